@@ -30,7 +30,7 @@ def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace.update(torch=torch, mg=maskgrad)
 
 
-pytest_plugins = ["tests.effort"]
+pytest_plugins = ["tests.effort", "tests.defaults"]
 
 collect_ignore = ["docs/conf.py", "docs/mathematics.py", "docs/how_do_i", "tests/ecosystem/programs"]
 collect_ignore += ["docs/_build", "docs/generated"]  # `make docs` copies programs there

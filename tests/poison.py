@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
+from tests.defaults import chosen_dtype
 
 __all__ = ["assert_entries", "assert_nothing", "assert_number", "gradient", "leaf", "on", "poisoned"]
 
 nan, inf = float("nan"), float("inf")
+#: Of numbers that the tests give with more digits.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 def on(*bits: Any) -> Tensor:
@@ -20,16 +23,14 @@ def on(*bits: Any) -> Tensor:
     return torch.tensor(bits).bool()
 
 
-def leaf(*values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
+def leaf(*values: Any, dtype: torch.dtype | None = None) -> Tensor:
     """Plain data that wants a gradient."""
-    return torch.tensor(values, dtype=dtype, requires_grad=True)
+    return torch.tensor(values, dtype=dtype or chosen_dtype(torch.float64), requires_grad=True)
 
 
-def poisoned(
-    entries: Any, dtype: torch.dtype = torch.float64, requires_grad: bool = False
-) -> mg.MaskedTensor:
+def poisoned(entries: Any, dtype: torch.dtype | None = None, requires_grad: bool = False) -> mg.MaskedTensor:
     """The entries of nested lists, None = unspecified: NaN, infinities and huge numbers are put there in turn."""
-    values, mask = _values(entries, dtype), torch.tensor(_known(entries))
+    values, mask = _values(entries, dtype or chosen_dtype(torch.float64)), torch.tensor(_known(entries))
     return mg.masked(values.requires_grad_(requires_grad), mask)
 
 
@@ -71,6 +72,7 @@ def assert_entries(result: Any, expected: Any, dtype: torch.dtype | None = None,
     assert mask.tolist() == _known(expected)
     if dtype is not None:
         assert result.dtype == dtype
+    tol = max(tol, ROUNDING.get(values.dtype, 0.0))
     wanted = torch.tensor(_replace(expected, itertools.repeat(0)), dtype=values.dtype)
     torch.testing.assert_close(
         values.detach(), wanted.reshape(values.shape), rtol=tol, atol=tol, equal_nan=True

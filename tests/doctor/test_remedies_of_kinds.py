@@ -70,11 +70,7 @@ def tokens(**more: Any) -> dict[str, Any]:
 NAN = numbers(3, 5, 4).masked_fill(~MASK[..., None], torch.nan)
 NEXT = "return F.cross_entropy(head(y).transpose(1, 2), batch['labels'])"
 TABLE = "table, head = nn.Embedding(9, 4), nn.Linear(4, 9)"
-PARTS = {
-    "x": numbers(4, 5, 4),
-    "mask": lasting(5, 3, 2, 1),
-    "y": numbers(4, 5),
-}
+PARTS = {"x": numbers(4, 5, 4), "mask": lasting(5, 3, 2, 1), "y": numbers(4, 5)}
 WITHOUT_A_TOKEN = features(mask=MASK & torch.tensor([[True], [True], [False]]))
 WEIGHTS = "weights = scores.masked_fill(mask == 0, float('-inf')).softmax(-1)"
 CAUSAL: dict[str, Any] = {
@@ -191,11 +187,7 @@ DRAWN = [
         "LINE\ny = table(ids) + places(positions)\n" + NEXT,
         "positions = torch.arange(ids.shape[1])",
         layers=TABLE + "\nplaces = nn.Embedding(9, 4)",
-        batch={
-            "input_ids": labelled(1, 5),
-            "labels": labelled(1, 5),
-            "seq_idx": SEQ_IDX[:1],
-        },
+        batch={"input_ids": labelled(1, 5), "labels": labelled(1, 5), "seq_idx": SEQ_IDX[:1]},
     ),
     Drawn(
         "document-alone",

@@ -93,11 +93,7 @@ def train(kind: Any, model: Any, data: Any, collate: Any, **changes: Any) -> Any
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
     trainer = InOrder(
-        model=model,
-        args=arguments(**changes),
-        train_dataset=data,
-        eval_dataset=data,
-        data_collator=collate,
+        model=model, args=arguments(**changes), train_dataset=data, eval_dataset=data, data_collator=collate
     )
     trainer.train()
     return trainer

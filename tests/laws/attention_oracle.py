@@ -47,7 +47,7 @@ def attention(
     q, k, v = (options[name] for name in names[:3])
     bias = options.get("attn_mask")
     if options.get("is_causal"):
-        causal = torch.ones(q.values.shape[-2], k.values.shape[-2]).tril().bool()
+        causal = torch.ones(q.values.shape[-2], k.values.shape[-2]).bool().tril()
         bias = Part(causal, torch.ones_like(causal))
     if options.get("enable_gqa"):
         times = q.values.shape[-3] // max(k.values.shape[-3], 1)  # no head at all: nothing is repeated
@@ -72,7 +72,7 @@ def attended(q: Part, k: Part, v: Part, bias: Part | None, scale: float, dropout
         if bias.values.dtype != torch.bool:
             values = values + torch.where(may, bias.values, 0)
     served = allowed.any(-1, keepdim=True)
-    weights = torch.where(allowed, values, torch.where(served, -torch.inf, 0.0)).softmax(-1)
+    weights = torch.where(allowed, values, torch.where(served, -torch.inf, 0.0).to(values.dtype)).softmax(-1)
     weights = torch.where(allowed, weights, 0)
     weights = torch.dropout(weights, dropout, dropout > 0)
     return product(Part(weights, allowed), v), Part(weights, scores.mask & served)

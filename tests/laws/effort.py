@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tests.defaults import chosen_dtype
 from tests.effort import is_light
 from tests.laws.any_type import operator_database
 from tests.laws.any_type.operator_database import Entry
@@ -27,6 +28,8 @@ def effort_for(own: bool) -> Effort:
 
 
 def effort_of(entry: Entry) -> Effort:
+    if entry.of is not None and entry.of == chosen_dtype(None):
+        return effort_for(own=False)._replace(samples=OWN.samples)
     return effort_for(own=entry.of is None and entry.form == "as it comes")
 
 

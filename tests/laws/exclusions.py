@@ -1,38 +1,8 @@
-"""Dtypes and forms in which an entry is not tested, and why; forms in which torch accepts no sample of it."""
+"""Forms in which an entry is not tested, and why; forms in which torch accepts no sample of it."""
 
 from __future__ import annotations
 
-import torch
-
-__all__ = ["NOT_AS", "NOT_IN", "WITHOUT_SAMPLES"]
-
-#: What is not tested in which dtypes, by the name or family of the operation, each with its reason.
-NOT_IN: dict[str, tuple[tuple[torch.dtype, ...], str]] = {
-    "logcumsumexp": (
-        (torch.float32, torch.complex64, torch.float16, torch.bfloat16),
-        "torch's own gradient loses most of its digits",
-    ),
-    "msort": (
-        (torch.bfloat16, torch.bool),
-        "every sample has equal entries, of which torch's unstable sort may put either first",
-    ),
-    "nn.functional.multi_head_attention_forward": (
-        (torch.float32, torch.float16, torch.bfloat16),
-        "its samples saturate the softmax: gradients are differences of nearly equal numbers, in torch and here",
-    ),
-    **dict.fromkeys(
-        ("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d"),
-        (
-            (torch.float16, torch.bfloat16),
-            "whether a neighbour has the weight zero depends on how the coordinates are rounded",
-        ),
-    ),
-}
-if torch.__version__ < (2, 13):  # whose database has a sample that shows it
-    NOT_IN["histc"] = (
-        (torch.float16, torch.bfloat16),
-        "torch finds the bin of a number in the half itself, which puts some next to an edge on its other side",
-    )
+__all__ = ["NOT_AS", "WITHOUT_SAMPLES"]
 
 #: What is not tested in which forms, each with its reason.
 NOT_AS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from maskgrad import MaskedTensor
 from tests.effort import is_light
-from tests.laws.any_type.comparison import parts_of
+from tests.laws.any_type.comparison import HALVES, parts_of
 from tests.laws.any_type.operands import Call, Plan, plans_for
 from tests.laws.any_type.operator_database import Entry, differentiable
 from tests.laws.any_type.samples import OWN
@@ -22,7 +22,7 @@ __all__ = ["UNCHECKED", "check_derivatives", "has_second_derivatives"]
 #: Up to how many entries a call has that is checked: finite differences get worse with more.
 LARGEST = 8192
 
-WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+WIDE = dict.fromkeys((torch.float32, *HALVES), torch.float64) | {torch.complex64: torch.complex128}
 
 
 def wide(entry: Entry) -> torch.dtype:

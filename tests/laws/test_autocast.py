@@ -8,12 +8,11 @@ import torch
 from tests.laws.any_type.comparison import assert_same_bits, parts_of
 from tests.laws.any_type.evaluation import cotangents_for, gradients
 from tests.laws.any_type.operands import plans_for
-from tests.laws.any_type.operator_database import Entry, differentiable
+from tests.laws.any_type.operator_database import Entry, differentiable, takes
 from tests.laws.effort import effort_of
 from tests.laws.evaluation import plain_parts
 from tests.laws.laws import cases, fully_specified
 from tests.laws.status import checked_entries
-from tests.laws.variants import takes
 
 DTYPES = (torch.float32, torch.bfloat16)
 #: Where the dtype is another one than PyTorch's, and why.
@@ -25,7 +24,9 @@ OTHER_DTYPES = {
     "nn.functional.multi_head_attention_forward": "weights that take static keys of float32",
 }
 ANYWHERE = torch.ones((), dtype=torch.bool)
-ENTRIES = [Entry(entry.info, dtype) for entry in checked_entries() for dtype in DTYPES if takes(entry, dtype)]
+ENTRIES = [
+    Entry(entry.info, dtype) for entry in checked_entries() for dtype in DTYPES if takes(entry.info, dtype)
+]
 
 
 @pytest.mark.forms(per=lambda entry: (entry.operation.family, entry.dtype))

@@ -64,7 +64,9 @@ def stepped(threads: int) -> list[Tensor]:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = torch.nn.ModuleList([torch.nn.Linear(24, 40), torch.nn.LayerNorm(40), torch.nn.Linear(40, 24)])
-    _, x = batch("padded", torch.float32, Setting(list(range(64)), 37, False, threads, float("nan")))
+    _, x = batch(
+        "padded", torch.get_default_dtype(), Setting(list(range(64)), 37, False, threads, float("nan"))
+    )
     for layer in model:
         x = layer(x)
     loss = F.mse_loss(x, torch.zeros_like(x.filled(0.0)))

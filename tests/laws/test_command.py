@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from tests.defaults import chosen_dtype
 from tests.laws.any_type import Adapter, adapters
 from tests.laws.any_type.command import QUICK, app
 from tests.laws.any_type.judging import Verdict, calls_of, judge
 from tests.laws.any_type.operator_database import entry_named
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+pytestmark = pytest.mark.skipif(
+    chosen_dtype(None) is not None, reason="its types compute in their own dtypes"
+)
 
 
 class Pair:

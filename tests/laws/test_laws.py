@@ -44,6 +44,7 @@ def test_what_is_refused_on_incomplete_data_is_torchs_on_complete_data(entry: En
 
 
 @pytest.mark.every
+@pytest.mark.own_dtype("bfloat16")
 @pytest.mark.parametrize("entry", CHECKED, ids=lambda entry: entry.id)
 def test_what_torch_rejects_is_rejected(entry: Entry) -> None:
     check_refusals(entry)

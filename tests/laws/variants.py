@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tests.laws.any_type.operator_database import Entry
+from tests.laws.any_type.operator_database import Entry, takes
 from tests.laws.any_type.samples import FORMS
-from tests.laws.exclusions import NOT_AS, NOT_IN, WITHOUT_SAMPLES
+from tests.laws.exclusions import NOT_AS, WITHOUT_SAMPLES
 from tests.laws.status import checked_entries
 
 __all__ = ["in_other_dtypes", "in_other_forms"]
@@ -15,19 +15,18 @@ __all__ = ["in_other_dtypes", "in_other_forms"]
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
 
 
-def takes(entry: Entry, dtype: torch.dtype) -> bool:
-    """Whether torch takes the dtype, and nothing is to be said against a test."""
-    excluded, _ = NOT_IN.get(entry.name, ((), ""))
-    return dtype in entry.info.dtypes and dtype not in excluded
-
-
 def in_other_dtypes() -> list[Entry]:
     entries = checked_entries()
     return [
-        *(Entry(e.info, dtype) for e in entries for dtype in DTYPES if dtype != e.dtype and takes(e, dtype)),
+        *(
+            Entry(e.info, dtype)
+            for e in entries
+            for dtype in DTYPES
+            if dtype != e.dtype and takes(e.info, dtype)
+        ),
         *(
             Entry(e.info, torch.float16)
-            for e in {e.operation.family: e for e in entries if takes(e, torch.float16)}.values()
+            for e in {e.operation.family: e for e in entries if takes(e.info, torch.float16)}.values()
         ),
     ]
 

@@ -107,13 +107,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     '`state="row"`': {"state": "row"},
 }
 
-WAYS = (
-    "`torch.compile`",
-    "`GradientAccumulator`",
-    "`per_sample_grad`",
-    "`checkpoint`",
-    "`autocast`",
-)
+WAYS = ("`torch.compile`", "`GradientAccumulator`", "`per_sample_grad`", "`checkpoint`", "`autocast`")
 
 
 class Net(nn.Module):

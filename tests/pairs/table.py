@@ -21,7 +21,7 @@ REFUSED: dict[frozenset[str], str] = {
         ): "is not supported for the layout torch.sparse_coo. Convert explicitly with x.to_dense()"
         for module in MODULES
         if module != "`nn.Linear`"
-    },
+    }
 }
 
 #: What two ways are tried on.

@@ -36,14 +36,7 @@ IGNORED = shutil.ignore_patterns(
     ".git", ".venv*", "*-report", "_build", "generated", ".*_cache", "__pycache__", "*.nb?"
 )
 # but for the tests of these faults, which see each of them in the text
-OPTIONS = (
-    "-q",
-    "-x",
-    "-p",
-    "no:cacheprovider",
-    "--ignore",
-    "tests/unit/test_planted_faults.py",
-)
+OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "--ignore", "tests/unit/test_planted_faults.py")
 # what a plug-in's import before pytest is worth a warning for
 QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 PRELOADED = (

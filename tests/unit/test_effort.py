@@ -1,4 +1,4 @@
-"""The rules by which the light run leaves tests to the full one, on a file of their own."""
+"""Rules by which the light run leaves tests to the full one, and ``--device``, ``--dtype``, on a file of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PLUGINS = ("-p", "tests.effort", "-p", "tests.defaults")
 TESTS = """
 import pytest
 
@@ -38,10 +39,31 @@ def test_some(a): pass
 def test_alone(): pass
 """
 
+PLACED = """
+import pytest, torch
+from tests.poison import leaf
+
+def is_as(device, dtype):
+    made = torch.rand(2, requires_grad=True)
+    return made.is_leaf and leaf(1.0).dtype == dtype and made.device.type == leaf(1.0).device.type == device
+
+def test_plain():
+    assert is_as("meta", torch.bfloat16)
+
+@pytest.mark.on_cpu
+@pytest.mark.own_dtype("bfloat16")
+def test_of_the_cpu():
+    assert is_as("cpu", torch.float64)
+
+@pytest.mark.own_dtype("float16")
+def test_other():
+    assert is_as("meta", torch.bfloat16)
+"""
+
 
 def run(folder: Path, *options: str) -> str:
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.effort", "--strict-markers", *options]
+    command = [sys.executable, "-m", "pytest", *PLUGINS, "--strict-markers", *options]
     command += ["--rootdir", str(folder), str(folder / "test_it.py")]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
@@ -85,3 +107,8 @@ def test_the_header_says_how_long_it_took_the_last_time(tmp_path: Path) -> None:
     said = "effort full: everything, with all samples (make test-all)"
     assert f"{said}\n" in first
     assert f"{said}; the last time: 1 tests in 0 min " in second
+
+
+def test_defaults_but_of_what_is_marked(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(PLACED, encoding="utf-8")
+    assert "3 passed" in run(tmp_path, "--device", "meta", "--dtype", "bfloat16")

@@ -63,8 +63,7 @@ def test_every_dtype(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reduce", "values"),
-    [("sum", [3, 1, 8]), ("mean", [3, 1, 4]), ("amax", [3, 1, 7]), ("amin", [3, 1, 1])],
+    ("reduce", "values"), [("sum", [3, 1, 8]), ("mean", [3, 1, 4]), ("amax", [3, 1, 7]), ("amin", [3, 1, 1])]
 )
 def test_every_reduction(reduce: Any, values: list[float]) -> None:
     c = sparse.coalesce(coo([[4, 1, 4, 0]], [7.0, 1.0, 1.0, 3.0], (5,)), reduce)

@@ -104,7 +104,8 @@ def _observed(watched: Watch) -> Iterator[None]:
 
     @functools.wraps(grad)
     def run_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        found = grad(outputs, inputs, *args, **kwargs)
+        with mock.patch.object(torch.autograd, "grad", grad):  # which modes, such as a default device, call again
+            found = grad(outputs, inputs, *args, **kwargs)
         pairs = [*zip([inputs] if isinstance(inputs, Tensor) else inputs, found, strict=True)]
         # else it is a part of the loss, such as a penalty of gradients
         creates_graph = kwargs.get("create_graph", args[2] if len(args) > 2 else False)
@@ -113,11 +114,10 @@ def _observed(watched: Watch) -> Iterator[None]:
         return found
 
     def after(losses: Any, gradients: list[tuple[Tensor, Tensor]] | None = None) -> None:
-        if watched.is_off:
-            return
-        watched.differentiated(losses, gradients)
-        if watched.stops and watched.done:
-            raise _Stopped
+        if not watched.is_off:
+            watched.differentiated(losses, gradients)
+            if watched.stops and watched.done:
+                raise _Stopped
 
     def called(module: nn.Module, args: Any) -> None:
         end_group_last(module)

@@ -9,12 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-TEXTS = [
-    "the cat sat on the mat",
-    "a dog ran",
-    "the dog sat on a cat and ran",
-    "a mat",
-]
+TEXTS = ["the cat sat on the mat", "a dog ran", "the dog sat on a cat and ran", "a mat"]
 PAD, END = 0, 1
 WORDS = ["<pad>", "<end>", *sorted({word for text in TEXTS for word in text.split()})]
 

@@ -13,9 +13,7 @@ __all__ = ["maskgrad", "torch_masked"]
 def maskgrad() -> Adapter:
     """:class:`maskgrad.MaskedTensor`."""
     return Adapter(
-        make=mg.masked,
-        values=lambda x: x.filled(torch.zeros((), dtype=x.dtype)),
-        mask=lambda x: x.mask,
+        make=mg.masked, values=lambda x: x.filled(torch.zeros((), dtype=x.dtype)), mask=lambda x: x.mask
     )
 
 
@@ -23,8 +21,4 @@ def torch_masked() -> Adapter:
     """``torch.masked.MaskedTensor``."""
     from torch.masked import as_masked_tensor
 
-    return Adapter(
-        make=as_masked_tensor,
-        values=lambda x: x.get_data(),
-        mask=lambda x: x.get_mask(),
-    )
+    return Adapter(make=as_masked_tensor, values=lambda x: x.get_data(), mask=lambda x: x.get_mask())

@@ -1,8 +1,10 @@
-"""Entries of the operator database that do not apply to masked tensors, with the reasons."""
+"""Entries of the operator database that do not apply to masked tensors, or not in a dtype, with the reasons."""
 
 from __future__ import annotations
 
-__all__ = ["OUTSIDE", "OUTSIDE_BY_NAME"]
+import torch
+
+__all__ = ["NOT_IN", "OUTSIDE", "OUTSIDE_BY_NAME"]
 
 #: Excluded entries by the beginning of their name, each with its reason.
 OUTSIDE = {
@@ -29,3 +31,37 @@ OUTSIDE_BY_NAME = dict.fromkeys(
     ("empty", "empty_strided", "empty_permuted", "eye", "full", "ones", "zeros", "randn", "randint"),
     "creates a tensor from scalars",
 )
+
+#: What is not tested in which dtypes, by the name or family of the operation, each with its reason.
+NOT_IN: dict[str, tuple[tuple[torch.dtype, ...], str]] = {
+    "logcumsumexp": (
+        (torch.float32, torch.complex64, torch.float16, torch.bfloat16),
+        "torch's own gradient loses most of its digits",
+    ),
+    "msort": (
+        (torch.float16, torch.bfloat16, torch.bool),
+        "every sample has equal entries, of which torch's unstable sort may put either first",
+    ),
+    "nn.functional.normalize": (
+        (torch.float16, torch.bfloat16),
+        "norms overflow, and gradients are differences of nearly equal numbers, in torch and here",
+    ),
+    "complex": ((torch.float16,), "torch has no masked_scatter for the complex numbers"),
+    "nn.functional.ctc_loss": ((torch.float16,), "torch's own gradient overflows"),
+    "nn.functional.multi_head_attention_forward": (
+        (torch.float32, torch.float16, torch.bfloat16),
+        "its samples saturate the softmax: gradients are differences of nearly equal numbers, in torch and here",
+    ),
+    **dict.fromkeys(
+        ("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d"),
+        (
+            (torch.float16, torch.bfloat16),
+            "whether a neighbour has the weight zero depends on how the coordinates are rounded",
+        ),
+    ),
+}
+if torch.__version__ < (2, 13):  # whose database has a sample that shows it
+    NOT_IN["histc"] = (
+        (torch.float16, torch.bfloat16),
+        "torch finds the bin of a number in the half itself, which puts some next to an edge on its other side",
+    )

@@ -176,7 +176,8 @@ def plans_for(call: Call, effort: Effort) -> Iterator[Plan]:
     generator = torch.Generator().manual_seed(0)
 
     def mask(i: int, density: float) -> Tensor:
-        return call.like_sample(torch.rand(call.tensors[i].shape, generator=generator) < density)
+        drawn = torch.rand(call.tensors[i].shape, generator=generator, dtype=torch.float32)
+        return call.like_sample(drawn < density)
 
     for density in effort.densities:
         plan = Plan(f"all masked, density {density}", tuple(mask(i, density) for i in call.data))

@@ -15,14 +15,16 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import SEED
 from torch.testing._utils import wrapper_set_seed
+from torch.utils._pytree import tree_map_only
 
 from maskgrad.masked_tensor.dispatch import binding_of
+from tests.defaults import chosen_dtype
 from tests.laws.any_type.comparison import HALVES
-from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.any_type.exclusions import NOT_IN, OUTSIDE, OUTSIDE_BY_NAME
 from tests.laws.any_type.own_samples import own_samples
 from tests.laws.any_type.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
 
-__all__ = ["ENTRIES", "Entry", "differentiable", "entry_named", "registered_entries", "samples_of"]
+__all__ = ["ENTRIES", "Entry", "differentiable", "entry_named", "registered_entries", "samples_of", "takes"]
 
 #: The names of Python's operators begin with an underscore and are public.
 DUNDER = "__"
@@ -44,11 +46,17 @@ ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 #: Operations or families whose functions in torch round in between: they call each other, sum in half precision
 #: (convolutions, on processors with instructions for it, in an order that depends on the layout), or
 #: take derivatives of products of all entries.
-STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling", "cumprod")
+STEPWISE = (
+    "contractions", "convolutions", "chains", "linear_algebra", "pooling", "interpolation", "cumprod",
+    "trapezoid", "trapz",
+)  # fmt: skip
 
-#: Computed by torch in half precision step by step, with cancellation, so up to two thirds of a result is rounding;
+#: Computed by torch in half precision step by step, which overflow or cancel: up to two thirds of a result is rounding;
 #: here it is computed in float32 and rounded once, as torch would in float32.
-CANCELLING = ("nn.functional.binary_cross_entropy_with_logits",)
+CANCELLING = (
+    "nn.functional.binary_cross_entropy_with_logits", "nn.functional.soft_margin_loss",
+    "nn.functional.poisson_nll_loss",
+)  # fmt: skip
 
 #: Conversions of results that cannot be compared directly; shape and mask are kept.
 READABLE: dict[str, Callable[[Any], Any]] = {
@@ -219,7 +227,7 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def rounded_once(*args: Any, **kwargs: Any) -> Any:
         dtype = function(*args, **kwargs).dtype
-        args, kwargs = torch.utils._pytree.tree_map_only(
+        args, kwargs = tree_map_only(
             torch.Tensor, lambda t: t.float() if t.dtype in HALVES else t, (args, kwargs)
         )
         return function(*args, **kwargs).to(dtype)
@@ -230,7 +238,14 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 #: Functions whose gradient in torch is not their derivative.
 MENDED: dict[str, Callable[..., Any]] = {"as_strided_scatter": as_strided_scatter}
 
-ENTRIES = [Entry(info) for info in op_db]
+
+def takes(info: Any, dtype: torch.dtype | None) -> bool:
+    """Whether torch takes the dtype, and nothing is to be said against a test."""
+    excluded, _ = NOT_IN.get(info.name, ((), ""))
+    return dtype in info.dtypes and dtype not in excluded
+
+
+ENTRIES = [Entry(info, chosen_dtype(None) if takes(info, chosen_dtype(None)) else None) for info in op_db]
 
 
 def entry_named(id: str) -> Entry:
@@ -251,10 +266,19 @@ def drawn_samples(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
     drawn = iter(info.sample_inputs_func(info, "cpu", dtype, False))
     while True:
         seed_for_samples()
-        sample = next(drawn, None)
+        with torch.device("cpu"):
+            sample = next(drawn, None)
         if sample is None:
             return
-        yield Sample((sample.input, *sample.args), dict(sample.kwargs))
+        yield Sample(*moved(((sample.input, *sample.args), dict(sample.kwargs))))
+
+
+def moved(arguments: Any) -> Any:
+    """To the device on which the tests compute, if that is another one."""
+    device = torch.get_default_device()
+    return (
+        arguments if device.type == "cpu" else tree_map_only(torch.Tensor, lambda x: x.to(device), arguments)
+    )
 
 
 def seed_for_samples() -> None:
@@ -289,6 +313,8 @@ def samples_of(
     ):  # unfold begins with empty batches
         samples += itertools.islice(drawn, 2 * LOOKED_AT)
     usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
+    if torch.get_default_device().type != "cpu":  # where PyTorch may lack the operator
+        usable = [sample for sample in usable if accepted(entry, sample)]
     if entry.name in ORDERS and entry.of is not None:
         usable = [s for s in usable if not has_equals(s.tensors()[0])]
     if entry.form != "as it comes":

@@ -21,9 +21,7 @@ def test_it_says_what_it_compiles_and_how_much(monkeypatch: pytest.MonkeyPatch) 
     forced: list[tuple[torch.dtype, dict[str, str]]] = []
     with_loops = {name for name, kernel in KERNELS.items() if kernel.has_loops}
     monkeypatch.setattr(
-        warmup,
-        "programs",
-        lambda dtype: [lambda: forced.append((dtype, mg.kernels_in_use("cpu")))],
+        warmup, "programs", lambda dtype: [lambda: forced.append((dtype, mg.kernels_in_use("cpu")))]
     )
     done = CliRunner().invoke(app, ["warmup", "--dtype", "float32", "--dtype", "bfloat16"])
     assert done.exit_code == 0, done.output

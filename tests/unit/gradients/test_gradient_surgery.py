@@ -17,10 +17,7 @@ from tests.unit.gradients.custom_functions import sparse
 #: As a factor of the gradient: 1 or 0 for each entry.
 both = pytest.mark.parametrize(
     "surgery",
-    [
-        lambda x, factor: mg.mask_gradient(x, factor > 0),
-        lambda x, factor: mg.reverse_gradient(x, -factor),
-    ],
+    [lambda x, factor: mg.mask_gradient(x, factor > 0), lambda x, factor: mg.reverse_gradient(x, -factor)],
     ids=["mask", "reverse"],
 )
 

@@ -15,13 +15,7 @@ import maskgrad as mg
 from tests.poison import assert_entries
 from tests.unit.interop.neighbours import NUMBERS, as_dtype
 
-LISTS: list[list[list[int]]] = [
-    [[1, 0, 1], [], [1]],
-    [[], []],
-    [[1]],
-    [],
-    [[1, 1], [0, 1]],
-]
+LISTS: list[list[list[int]]] = [[[1, 0, 1], [], [1]], [[], []], [[1]], [], [[1, 1], [0, 1]]]
 
 
 def padded(lists: list[list[Any]]) -> list[list[Any]]:

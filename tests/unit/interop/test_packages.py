@@ -20,14 +20,7 @@ import maskgrad as mg
         ("scipy", lambda: mg.from_scipy(None)),
         ("scipy", lambda: mg.interop.to_scipy(mg.masked(torch.ones(1)))),
     ],
-    ids=[
-        "from pandas",
-        "to pandas",
-        "from arrow",
-        "to arrow",
-        "from scipy",
-        "to scipy",
-    ],
+    ids=["from pandas", "to pandas", "from arrow", "to arrow", "from scipy", "to scipy"],
 )
 def test_a_package_that_is_absent(package: str, call: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)

@@ -7,6 +7,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+#: What is about loops, and the bits that they keep.
+LOOPS = ("test_threads.py", "test_selection.py", "test_updates.py", "test_invariant.py", "test_attention.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in LOOPS and item.path.parent.name == "kernels":
+            item.add_marker(pytest.mark.on_cpu)
+
 
 @pytest.fixture(autouse=True)
 def _two_threads() -> Iterator[None]:

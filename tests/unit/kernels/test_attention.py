@@ -123,6 +123,7 @@ def test_what_nobody_uses_may_hold_anything(body: str) -> None:
         assert x.isfinite().all()
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_each_sequence_of_a_large_batch_gets_its_own_call() -> None:
     offsets = offsets_of(torch.randint(30, 129, (9,)).tolist())
     rows = [torch.randn(int(offsets[-1]), 4, 32, requires_grad=True) for _ in range(3)]
@@ -151,6 +152,7 @@ def test_each_sequence_of_a_large_batch_gets_its_own_call() -> None:
         (ValueError, "must broadcast", {"attn_mask": torch.ones(1, 1, 1, 2, 2)}),
     ],
 )  # fmt: skip
+@pytest.mark.own_dtype
 def test_what_does_not_fit(error: type[Exception], text: str, changed: dict[str, Any]) -> None:
     given: dict[str, Any] = {name: torch.ones(3, 2, 4) for name in ("query", "key", "value")}
     given |= {"query_offsets": offsets_of([2, 1]), "key_offsets": offsets_of([2, 1])}

@@ -46,7 +46,7 @@ def test_rows_are_merged_in_their_dtype_with_their_gradients(dtype: torch.dtype)
     [
         (torch.ones(4096, dtype=torch.float16), 4096.0),
         (torch.ones(4096, dtype=torch.bfloat16), 4096.0),
-        (torch.tensor([1e8, 1.0, -1e8, 1.0]), 2.0),
+        (torch.tensor([1e8, 1.0, -1e8, 1.0], dtype=torch.float32), 2.0),
         pytest.param(torch.ones(1).expand(2**25), 2.0**25, marks=pytest.mark.large(per="elsewhere")),
     ],
     ids=["float16", "bfloat16", "large and small", "33 million"],

@@ -19,7 +19,6 @@ from tests.poison import inf, nan
 
 pytestmark = pytest.mark.nondeterministic  # otherwise nothing is compiled
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPE = (7, 5)
 
 #: Lines of users, of a MaskedTensor and another tensor of its shape.
@@ -43,12 +42,6 @@ def _no_failure() -> Iterator[None]:
     compiled.failures.clear()
     yield
     assert not compiled.failures
-
-
-@pytest.fixture(params=DEVICES, autouse=True)
-def _device(request: pytest.FixtureRequest) -> Iterator[None]:
-    with torch.device(request.param):
-        yield
 
 
 def _found(line: Any, values: Tensor, mask: Tensor, other: Tensor) -> list[Tensor]:

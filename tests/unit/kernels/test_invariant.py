@@ -12,8 +12,8 @@ import maskgrad as mg
 from maskgrad.kernels import invariant
 from maskgrad.kernels.selection import is_invariant
 
-SMALL = torch.linspace(-2, 0.3, 12, dtype=torch.float64).reshape(1, 3, 4)
-ODD = (torch.arange(12) % 5 > 0).reshape(1, 3, 4)
+SMALL = torch.linspace(-2, 0.3, 12, dtype=torch.float64, device="cpu").reshape(1, 3, 4)
+ODD = (torch.arange(12, device="cpu") % 5 > 0).reshape(1, 3, 4)
 
 
 @pytest.fixture(autouse=True)

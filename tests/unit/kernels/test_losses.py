@@ -47,6 +47,7 @@ class TestMaskedDistanceSum(MaskedSuite):
 @pytest.mark.parametrize("body", ["reference", "cpu"])
 @pytest.mark.parametrize("name", list(LOSSES))
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e38, 0.0])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_what_is_not_finite_and_specified_surfaces_as_in_torch(body: str, name: str, value: float) -> None:
     input, target = torch.full((9,), 0.5), torch.zeros(9)
     input[4] = value

@@ -30,6 +30,7 @@ def test_the_second_derivative_at_a_zero_of_a_vector() -> None:
 
 
 @pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_the_gradient_of_complex_numbers(ord: float) -> None:
     order, x = torch.randperm(8), (torch.arange(8) * (1 - 2j)).requires_grad_()
     found = kernels.segment_norm(x, rows_of([3, 1, 4], order), ord)

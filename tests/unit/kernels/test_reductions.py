@@ -91,6 +91,7 @@ def test_no_more_rounding_than_torch_sum() -> None:
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
+@pytest.mark.own_dtype
 def test_the_mean_of_halves_outlives_their_sum(body: str) -> None:
     values = torch.full((70_000,), 1000.0, dtype=torch.float16, requires_grad=True)
     mean, count = run(body, "masked_mean", values, torch.ones(70_000, dtype=torch.bool), (0,), False)
@@ -100,6 +101,7 @@ def test_the_mean_of_halves_outlives_their_sum(body: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_the_dtype_of_a_sum_of_segments_may_be_asked_for(body: str) -> None:
     rows, values = rows_of([3]), torch.tensor([1e8, 1.0, -1e8])
     with use_kernels(body):

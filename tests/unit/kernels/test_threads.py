@@ -61,6 +61,7 @@ def _child(queue, values, mask):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_a_forked_child_runs_kernels():
     """PyTorch's own parallel operations hang in such a child; ours run on one thread."""
     values, mask = torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool)

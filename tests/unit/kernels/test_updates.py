@@ -8,6 +8,7 @@ import torch
 from maskgrad.kernels import update_rows_, use_kernels
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_duplicates_are_rounded_once() -> None:
     param = torch.zeros(2)
     indices, values = torch.ones(4, dtype=torch.int64), torch.tensor([1e8, 1.0, -1e8, 1.0])
@@ -15,6 +16,7 @@ def test_duplicates_are_rounded_once() -> None:
     assert param.tolist() == [0.0, -2.0]
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_a_saved_tensor_that_was_updated_is_noticed() -> None:
     param, state = torch.nn.Parameter(torch.randn(5, 2)), torch.zeros(5, 2)
     loss = (param * param * state).sum()
@@ -30,6 +32,7 @@ def test_a_saved_tensor_that_was_updated_is_noticed() -> None:
 
 @pytest.mark.parametrize("index", [-1, 5])
 @pytest.mark.parametrize("kernel", ["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop"])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_an_index_outside_the_table_changes_nothing(kernel: str, index: int) -> None:
     numbers = {"lr": 0.1, "eps": 1e-8, "alpha": 0.9, "beta1": 0.9, "beta2": 0.99, "step": 3.0}
     tables = [torch.rand(5, 2), torch.rand(5) if "rowwise" in kernel else torch.rand(5, 2)]
@@ -55,6 +58,7 @@ def test_what_the_loops_do_not_support_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("width", [16, 17])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_many_rows_over_threads(width: int) -> None:
     """Of rows without a gradient Adagrad's step is none."""
     param, values = torch.randn(40_000, width), torch.randn(30_000, width)

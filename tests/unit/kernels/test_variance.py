@@ -53,6 +53,7 @@ class TestSegmentVariance(SegmentSuite):
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
 @pytest.mark.parametrize("order", [None, torch.cat([torch.randperm(45), 45 + torch.randperm(45)])])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_what_is_not_finite_stays_in_its_segment(body: str, order: Tensor | None) -> None:
     for strange in (math.nan, math.inf, -math.inf, 1e38):
         values = torch.randn(90)
@@ -67,6 +68,7 @@ def test_what_is_not_finite_stays_in_its_segment(body: str, order: Tensor | None
 
 
 @pytest.mark.parametrize("order", [None, torch.randperm(4000)])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_a_large_mean_of_a_segment_costs_no_digits(order: Tensor | None) -> None:
     values, rows = (torch.randn(4000) * 16).round() / 16, rows_of([2000, 20, 1980], order)
     moved = (values + 2.0**18).requires_grad_()
@@ -102,6 +104,7 @@ def difficult():
 
 @pytest.mark.parametrize("name", list(difficult()))
 @pytest.mark.parametrize("dim", [(0,), (1,), (0, 1)])
+@pytest.mark.own_dtype
 def test_no_digits_are_lost(name, dim):
     values, mask = difficult()[name], torch.rand(100, 1500) < 0.5
     mask[:9, :9], mask[60:, 3] = False, False
@@ -138,6 +141,7 @@ def test_float64_near_its_ends(scale):
         torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.own_dtype
 def test_standardizing_with_a_large_mean_costs_no_more_digits_than_in_torch():
     values, mask = torch.randn(50, 3000) + 3e4, torch.ones(50, 3000, dtype=torch.bool)
     exact, theirs = (torch.nn.functional.layer_norm(x, (3000,)) for x in (values.double(), values))

@@ -72,10 +72,7 @@ MASKED: dict[str, Callable[[Tensor], Any]] = {
     "masked bsr": lambda d: mg.from_sparse(d.to_sparse_bsr((1, 2))),
 }
 #: Whole rows are specified.
-BY_ROWS: dict[str, Callable[[Tensor], Any]] = {
-    "rows": lambda d: d.to_sparse(1),
-    "rows twice": rows_twice,
-}
+BY_ROWS: dict[str, Callable[[Tensor], Any]] = {"rows": lambda d: d.to_sparse(1), "rows twice": rows_twice}
 #: Nothing is left out.
 FULL: dict[str, Callable[[Tensor], Any]] = {
     **KINDS, **MASKED, **BY_ROWS, "dense": Tensor.clone, "whole": whole,

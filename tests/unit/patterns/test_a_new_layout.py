@@ -69,7 +69,7 @@ class TestDiagonal(LayoutSuite):
             lambda: mg.masked(torch.ones(2, 2)).to_sparse(layout=LAYOUT),
             ValueError,
             "a diagonal holds",
-        ),
+        )
     }
     turned = torch.sparse_coo
     is_filed = False

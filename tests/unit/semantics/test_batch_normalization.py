@@ -42,6 +42,7 @@ def test_running_statistics_are_those_of_entries_or_their_means_over_samples(
 
 
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_masked_parameters_and_statistics(training: bool) -> None:
     x, ones = torch.randn(6, 3), torch.tensor([2.0, 1.0, 3.0])
     known = torch.tensor([True, False, True])

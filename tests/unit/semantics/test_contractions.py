@@ -21,7 +21,7 @@ def test_a_broken_partner_shows_where_it_meets_something() -> None:
     x, w = poisoned([[1.0, None], [2.0, 3.0]]), leaf([1.0, 2.0], [inf, 5.0])
     assert_entries(x @ w, [[1.0, 2.0], [inf, 19.0]])
     assert_entries(poisoned([[1.0, 0.0]]) @ w, [[nan, 2.0]])
-    assert_entries(poisoned([[1j, None]], torch.complex64) @ torch.tensor([[1.0 + 0j], [inf]]), [[1j]])
+    assert_entries(poisoned([[1j, None]], torch.complex64) @ torch.tensor([[1.0], [inf]]).cfloat(), [[1j]])
 
 
 def test_on_fully_specified_input_even_broken_gradients_are_torchs() -> None:
@@ -52,8 +52,8 @@ STEP = [[None, 2.0, None], [None, None, 3.0], [None, None, None]]
 
 
 def test_plain_parts_and_vectors() -> None:
-    v, ones = poisoned([None, 1.0]), torch.ones(2, 2).double()
-    assert_entries(torch.linalg.multi_dot((torch.ones(2).double(), ones, ones, v)), 4.0)
+    v, ones = poisoned([None, 1.0]), leaf([1.0, 1.0], [1.0, 1.0])
+    assert_entries(torch.linalg.multi_dot((ones[0], ones, ones, v)), 4.0)
     assert_entries(
         torch.linalg.multi_dot(tensors=[ones, poisoned([[None, None], [1.0, 2.0]])]), [[1.0, 2.0]] * 2
     )

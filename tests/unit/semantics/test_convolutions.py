@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 
 import maskgrad as mg
-from tests.poison import assert_entries, inf, nan, on, poisoned
+from tests.poison import assert_entries, inf, leaf, nan, on, poisoned
 
 
 def test_infinite_weights_without_partners() -> None:
-    w = torch.tensor([[[inf, 1.0]]]).double()
+    w = leaf([[inf, 1.0]])
     assert_entries(F.conv1d(poisoned([[[None, 2.0, None]]]), w), [[[2.0, inf]]])
 
 
@@ -22,6 +22,7 @@ def test_fold_after_unfold_counts_the_patches() -> None:
     assert_entries(back[0, 0, 1], [6.0, None, 12.0])
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_time_first_is_refused_with_the_line_to_write() -> None:
     plain, w, b = torch.randn(4, 1, 2), torch.randn(3, 2, 2), torch.zeros(2)
     with pytest.raises(mg.UndefinedOnMaskedError, match=r"F.conv1d\(x.permute"):

@@ -19,7 +19,7 @@ def test_the_gradient_of_a_masked_input_has_its_pattern() -> None:
 
 
 def test_one_gradient_for_each_cotangent() -> None:
-    leaf = torch.tensor([1.0, nan, 3.0], requires_grad=True)
+    leaf = torch.tensor([1.0, nan, 3.0], dtype=torch.float32, requires_grad=True)
     x = mg.masked(leaf, on(1, 0, 1))
     y = x * x
     cotangents = torch.eye(3)

@@ -18,7 +18,7 @@ X = [[1.0, None, 3.0], [None, 5.0, 6.0]]
     [
         (poisoned([True, None], torch.bool), TypeError, r"of dtype torch.bool.*filled\(False\)"),
         (poisoned([0, None], torch.int64), TypeError, r"of dtype torch.int64.*compressed\(\)"),
-        (torch.tensor([0.0, 1.0]), IndexError, r"got torch.float32; use index.long\(\)"),
+        (torch.tensor([0.0, 1.0]).float(), IndexError, r"got torch.float32; use index.long\(\)"),
     ],
 )
 def test_an_index_must_be_known(index: Any, kind: type[Exception], words: str) -> None:
@@ -183,5 +183,5 @@ def test_a_condition_that_is_not_known_alone_or_of_numbers_is_refused() -> None:
         torch.where(condition)
     with pytest.raises(TypeError, match=r"got no 'other'.*= mg.unspecified"):
         x.where(on(1, 0))
-    with pytest.raises(TypeError, match=r"condition must be a Boolean tensor, got torch.float64"):
+    with pytest.raises(TypeError, match=r"condition must be a Boolean tensor, got torch.float"):
         torch.where(x, 1.0, 2.0)

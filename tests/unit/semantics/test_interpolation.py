@@ -16,7 +16,7 @@ def test_an_affine_grid_misses_the_coordinate_whose_row_is_missing() -> None:
     assert grid.mask[..., 0].all()
     assert not grid.mask[..., 1].any()
     assert_entries(gradient(grid, theta), [[[0.0, 0.0, 4.0], [0.0, 0.0, 0.0]]])
-    x = torch.randn(1, 1, 2, 2, dtype=torch.float64)
+    x = torch.randn(1, 1, 2, 2).type_as(theta.get_data())
     assert not F.grid_sample(x, grid, align_corners=False).mask.any()
 
 

@@ -9,6 +9,7 @@ import maskgrad as mg
 from tests.poison import poisoned
 
 
+@pytest.mark.own_dtype
 def test_arguments_of_all_kinds() -> None:
     a, b = torch.randn(3, 3).double(), torch.randn(3, 2).double()
     expected = torch.linalg.solve(a, b)
@@ -30,6 +31,7 @@ def test_arguments_of_all_kinds() -> None:
     assert torch.linalg.inv(mg.masked(torch.zeros(0, 0))).shape == (0, 0)
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_where_masks_cannot_be_read() -> None:
     def inverse(a: torch.Tensor) -> torch.Tensor:
         return torch.linalg.inv(mg.masked(a, a == a)).filled(0.0)  # type: ignore[no-any-return]
@@ -43,6 +45,7 @@ def test_where_masks_cannot_be_read() -> None:
     assert torch.equal(advised(mg.masked(a)), a.inverse())
 
 
+@pytest.mark.own_dtype
 def test_the_advice_about_missing_entries() -> None:
     mask = torch.ones(4, 4) > 0
     mask[1, 2] = mask[2, 1] = False

@@ -9,6 +9,7 @@ import maskgrad as mg
 from tests.poison import assert_entries, inf, nan, poisoned
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_ties_with_what_could_be_a_filler() -> None:
     limits = torch.iinfo(torch.int64)
     x = poisoned([None, limits.max, None, limits.min, None], torch.int64)
@@ -31,7 +32,7 @@ def test_quantiles_refuse_what_torch_refuses() -> None:
     for x, q, more in (
         (poisoned([1.0], torch.float16), 0.5, {}),
         (poisoned([1.0]), 1.5, {}),
-        (poisoned([1.0]), torch.tensor(0.5), {}),
+        (poisoned([1.0]), torch.tensor(0.5).half(), {}),
         (poisoned([1.0]), 0.5, {"interpolation": "cubic"}),
         (mg.masked(torch.zeros(0), torch.zeros(0, dtype=torch.bool)), 0.5, {}),
     ):

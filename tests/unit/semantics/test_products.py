@@ -41,7 +41,7 @@ def test_long_chains_do_not_overflow_the_count() -> None:
 @pytest.mark.filterwarnings("ignore:This overload of")
 def test_the_old_form_with_numbers_among_the_tensors() -> None:
     c, a, b = (
-        torch.ones(2, 2).double(),
+        leaf([1.0, 1.0], [1.0, 1.0]),
         poisoned([[1.0, None], [None, None]]),
         poisoned([[2.0, 3.0], [4.0, 5.0]]),
     )
@@ -60,7 +60,9 @@ def test_an_infinite_factor_among_three_is_silent_without_partners() -> None:
 def test_a_nan_without_partners_stays_out_next_to_an_infinity_with_one() -> None:
     """Every kind of broken product at once, against a sum over the products that are specified."""
     left = poisoned([[1.0, None, -1.0, 0.0], [None, None, 2.0, 1.0], [1.0, 1.0, None, None]])
-    right = torch.tensor([[inf, 1.0, nan], [nan, -inf, 2.0], [inf, inf, 0.5], [3.0, inf, nan]]).double()
+    right = torch.tensor([[inf, 1.0, nan], [nan, -inf, 2.0], [inf, inf, 0.5], [3.0, inf, nan]]).type_as(
+        left.get_data()
+    )
     for found in (left @ right, (right.T @ left.T).T):
         assert_entries(found, [[nan, nan, nan], [inf, inf, nan], [nan, -inf, nan]])
 

@@ -89,6 +89,7 @@ def test_every_sequence_as_if_it_were_alone(
     torch.testing.assert_close(grads, torch.autograd.grad(right, leaves, weights))
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_what_grows_without_bound_does_not_do_so_in_the_padding() -> None:
     module = nn.RNN(2, 2, nonlinearity="relu")
     with torch.no_grad():
@@ -116,6 +117,7 @@ def test_gaps_are_refused_with_the_reason() -> None:
         )  # batch_first is absent: the sequences would be the steps
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_in_a_graph_what_comes_after_a_gap_is_unspecified_and_rows_stay_rows() -> None:
     module = nn.GRU(4, 3, batch_first=True)
     weights = module._flat_weights

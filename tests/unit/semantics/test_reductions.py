@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, assert_nothing, inf, nan, on, poisoned
+from tests.poison import assert_entries, assert_nothing, inf, leaf, nan, on, poisoned
 
 X = [[1.0, None, 4.0], [None, None, None], [2.0, 3.0, None]]
 
@@ -46,10 +46,10 @@ def test_variance_far_from_zero_is_stable() -> None:
 def test_equality_compares_patterns_and_specified_values() -> None:
     a = poisoned([1.0, None, 3.0])
     for same in (torch.equal, torch.allclose):
-        assert same(a, mg.masked(torch.tensor([1.0, inf, 3.0]).double(), on(1, 0, 1))) is True
+        assert same(a, mg.masked(leaf(1.0, inf, 3.0), on(1, 0, 1))) is True
         assert same(a, poisoned([1.0, None, 4.0])) is False
         assert same(a, poisoned([1.0, 2.0, 3.0])) is False
-        assert same(a, torch.tensor([1.0, 2.0, 3.0]).double()) is False
+        assert same(a, leaf(1.0, 2.0, 3.0)) is False
     broken = poisoned([1.0, nan])
     assert not torch.equal(broken, broken.clone())
     assert broken.allclose(broken, equal_nan=True)

@@ -51,7 +51,7 @@ def ctc_loss(
         values, classes = values.gather(0, order), classes.gather(0, order)
         # Present classes have probability 1, absent ones 0: an alignment remains if the sum over them is not 0. Nor is
         # there any, and the loss is infinite as in torch, if the sequence is too short for its target.
-        present = torch.where(classes, 0, ABSENT).to(values.dtype)
+        present = torch.zeros_like(values).masked_fill(~classes, ABSENT)
         obstacles = F.ctc_loss(present, labels, remaining, count, blank, "none")
         known = known & ((obstacles <= 0) | torch.isinf(obstacles))
     values = torch.where(known.unsqueeze(-1), torch.where(classes, values, ABSENT), 0)

@@ -149,14 +149,19 @@ def _weighted(
 def forgotten_weight() -> Operand | None:
     """The weight given to ``F.l1_loss``, which torch 2.13 drops when it dispatches the call to another type.
 
-    It is still a local variable of that function. Compiled calls are complete.
+    It is still a local variable of that function, or of the first of several calls for the same input, where modes
+    such as ``torch.set_default_device`` dispatch it, too. Compiled calls are complete.
     """
     if mode() in TRACED:
         return None
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not F.l1_loss.__code__:
+    calls = []
+    while frame is not None:
+        if frame.f_code is F.l1_loss.__code__:
+            calls.append(frame.f_locals)
         frame = frame.f_back
-    return None if frame is None else as_entries(frame.f_locals["weight"])
+    given = (call["weight"] for call in calls if call["input"] is calls[0]["input"])
+    return next((as_entries(weight) for weight in given if weight is not None), None)
 
 
 def _remember_weight(arguments: dict[str, Any]) -> None:

@@ -88,8 +88,7 @@ def test_joins_take_the_longest() -> None:
 
 
 @pytest.mark.parametrize(
-    "function",
-    [torch.add, torch.max, F.mse_loss, mg.align, lambda x, y: x.masked_fill(y > 0, 0.0)],
+    "function", [torch.add, torch.max, F.mse_loss, mg.align, lambda x, y: x.masked_fill(y > 0, 0.0)]
 )
 def test_lengths_that_differ_are_told_in_sequences(function: Callable[..., Any]) -> None:
     x, y = batch(sequences((5, 2)), 5), batch(sequences((1, 3)), 3)

@@ -88,12 +88,12 @@ def test_an_ignored_label_is_unspecified(
 
 
 def test_nothing_left_is_a_number_without_a_gradient() -> None:
-    x, w = poisoned(LOGITS, requires_grad=True), torch.ones(4).double()
+    x, w = poisoned(LOGITS, requires_grad=True), leaf(1.0, 1.0, 1.0, 1.0).detach()
     none = mg.masked(LABELS, on(0, 0, 0, 1))
     assert_nothing(F.cross_entropy(x, torch.full((4,), -100)), nan, x)
     assert_nothing(F.cross_entropy(x, none, w, label_smoothing=0.1), nan, x)
     assert_nothing(F.cross_entropy(x[3:], LABELS[3:], reduction="sum"), 0.0, x)
-    empty = mg.masked(torch.zeros(0, 3).double().requires_grad_())
+    empty = mg.masked(leaf().reshape(0, 3))
     assert_nothing(F.cross_entropy(empty, torch.zeros(0, dtype=torch.long)), nan, empty)
 
 

@@ -20,8 +20,8 @@ def test_ignored_labels_and_classes_without_weights_take_no_part(chunked: bool) 
     """Sample 1 has no entries, 3 an ignored label, 4 a masked one; class 1 has no weights."""
     x = leaf([1.0, 2.0, 0.5], [nan] * 3, [-1.0, 0.0, 2.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.0])
     rows, classes = on([1], [0], [1], [1], [1]).expand(5, 3), on([1], [0], [1], [1]).expand(4, 3)
-    weight = torch.where(classes, torch.randn(4, 3, dtype=torch.float64), nan)
-    bias, importance = torch.randn(4, dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0, 4.0]).double()
+    weight = torch.where(classes, torch.randn(4, 3).type_as(x), nan)
+    bias, importance = torch.randn(4).type_as(x), leaf(1.0, 2.0, 3.0, 4.0).detach()
     labels = mg.masked(torch.tensor([3, 0, 0, 2, 99]), on(1, 1, 1, 1, 0))
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=2) if chunked else None
     found = F.linear_cross_entropy(
