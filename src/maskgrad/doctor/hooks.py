@@ -104,7 +104,7 @@ def _observed(watched: Watch) -> Iterator[None]:
 
     @functools.wraps(grad)
     def run_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with mock.patch.object(torch.autograd, "grad", grad):  # which modes, such as a default device, call again
+        with mock.patch.object(torch.autograd, "grad", grad):  # modes, as of a default device, call it
             found = grad(outputs, inputs, *args, **kwargs)
         pairs = [*zip([inputs] if isinstance(inputs, Tensor) else inputs, found, strict=True)]
         # else it is a part of the loss, such as a penalty of gradients

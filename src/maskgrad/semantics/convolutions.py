@@ -43,9 +43,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         input, weight, bias = geometry.pop("input"), geometry.pop("weight"), geometry.pop("bias", None)
         groups, rule = geometry.pop("groups", 1), geometry.pop("specified", "any")
 
-        def convolve(
-            data: Tensor, kernel: Tensor, groups: int = groups, bias: Tensor | None = None
-        ) -> Tensor:
+        def convolve(data: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
             result: Tensor = function(data, kernel, bias, groups=groups, **geometry)
             return result
 
@@ -58,13 +56,21 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         spatial = values_of(weight).ndim - 2
         unbatched = values.ndim == spatial + 1
         data = rearranged(input, lambda part: part.unsqueeze(0)) if unbatched else input
+        kernel = values_of(weight).shape
+        outputs = kernel[1] * groups if transposed else kernel[0]
+
+        def windows(mask: Tensor) -> Tensor:
+            found = _any_entry(_in_groups(mask, groups), kernel[2:], transposed, geometry)
+            return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
+
         if rule == "sequence" and isinstance(data, Entries):
-            mask = _own_results(data, weight, groups, convolve, transposed, values.shape[-spatial:], geometry)
+            mask = _own_results(data, kernel[2:], transposed, values.shape[-spatial:], geometry)
+            if isinstance(weight, Entries):  # … where it has a product, or a window without data
+                mask = mask & (_any_product(data, weight, windows, convolve) | ~windows(data.mask))
             return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
-        mask = _any_product(data, weight, groups, convolve, transposed)
-        mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
+        mask = _any_product(data, weight, windows, convolve) | ~windows(mask_of(values_of(data)))
         if rule == "center" and isinstance(data, Entries):
-            mask = mask & _middles(data.mask, groups, values_of(weight).shape, mask.shape[2:], geometry)
+            mask = mask & _middles(data.mask, groups, kernel, mask.shape[2:], geometry)
         elif rule == "all":
             mask = mask & _all_products(data, weight, convolve)
         return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
@@ -73,14 +79,33 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
 
 
 def _any_product(
-    data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], transposed: bool
+    data: Operand, weight: Operand, windows: Callable[[Tensor], Tensor], convolve: Callable[..., Tensor]
 ) -> Tensor:
     """Return which windows have a product with two specified factors: (N or 1, out or 1, *positions)."""
-    if isinstance(data, Entries) and not isinstance(weight, Entries):
-        found = _in_groups(data.mask, groups)
-        met = convolve(found.float(), _ones(weight, found.shape[1]), found.shape[1]) > NONE_AT_ALL
-        return _per_output(met, weight.shape[1] * groups if transposed else weight.shape[0])
+    if not isinstance(weight, Entries):
+        return windows(mask_of(data))
     return convolve(indicator(data), indicator(weight)) > NONE_AT_ALL
+
+
+def _any_entry(mask: Tensor, kernel: torch.Size, transposed: bool, geometry: dict[str, Any]) -> Tensor:
+    """Return which windows have a specified entry, along one dimension after the other; they grow in each round."""
+    found = mask.byte()
+    for d, taps in enumerate(kernel):
+        stride, dilation = (of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
+        before, after = paddings(taps, d, geometry)
+        found = found.movedim(2, -1)  # as often as there are dimensions: the order is the same in the end
+        if transposed:  # a window of the data between which zeros lie
+            found = F.pad(found.unsqueeze(-1), (0, stride - 1)).flatten(-2)
+            before = _span(taps, d, geometry) - before
+            after, stride = before + of_dim(geometry.get("output_padding", 0), d) - (stride - 1), 1
+        found = F.pad(found, (before, after)) if before or after else found
+        length = 1
+        while length < taps:
+            more = min(length, taps - length)
+            found = found[..., : -more * dilation] | found[..., more * dilation :]
+            length += more
+        found = found[..., ::stride]
+    return found.bool()
 
 
 def _in_groups(mask: Tensor, groups: int) -> Tensor:
@@ -90,11 +115,6 @@ def _in_groups(mask: Tensor, groups: int) -> Tensor:
     if few.shape[1] == 1:
         return few
     return any_of(few.unflatten(1, (groups, -1)), (2,), keepdim=False)
-
-
-def _per_output(found: Tensor, outputs: int) -> Tensor:
-    """Repeat values per group for each channel of the result."""
-    return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
 
 
 def _all_products(data: Operand, weight: Operand, convolve: Callable[..., Tensor]) -> Tensor:
@@ -122,7 +142,7 @@ def _middles(
         inside = (place >= 0) & (place < length)
         picked = found.index_select(2 + d, place.clamp(0, max(length - 1, 0)))
         found = picked | ~inside.reshape(-1, *(1,) * (len(sizes) - 1 - d))
-    return _per_output(found, kernel[0])
+    return found if found.shape[1] == 1 else found.repeat_interleave(kernel[0] // found.shape[1], 1)
 
 
 def _whole(mask: Tensor, values: Tensor) -> Tensor:
@@ -131,24 +151,13 @@ def _whole(mask: Tensor, values: Tensor) -> Tensor:
 
 
 def _own_results(
-    data: Entries,
-    weight: Operand,
-    groups: int,
-    convolve: Callable[..., Tensor],
-    transposed: bool,
-    results: torch.Size,
-    geometry: dict[str, Any],
+    data: Entries, kernel: torch.Size, transposed: bool, results: torch.Size, geometry: dict[str, Any]
 ) -> Tensor:
-    """Results that each sample has alone; with masked weights, where it has a product or a window without data."""
+    """Results that each sample has alone."""
     dims = range(2, 2 + len(results))
     sizes = own_sizes("a convolution of sequences", KEEP_HOLES, data.mask, dims, alike=(1,))
-    kernel = values_of(weight).shape[2:]
     own = [_own_result(size, kernel[d], d, geometry, transposed) for d, size in enumerate(sizes)]
-    mask = blocks(own, dims, (*data.mask.shape[:2], *results))
-    if isinstance(weight, Entries):
-        met = _any_product(data, weight.values, groups, convolve, transposed)
-        mask = mask & (_any_product(data, weight, groups, convolve, transposed) | ~met)
-    return mask
+    return blocks(own, dims, (*data.mask.shape[:2], *results))
 
 
 def _own_result(size: Tensor, taps: int, d: int, geometry: dict[str, Any], transposed: bool) -> Tensor:
@@ -180,12 +189,6 @@ def of_dim(option: Any, d: int) -> int:
     if not isinstance(option, (tuple, list)):
         return int(option)
     return int(option[d] if len(option) > 1 else option[0])
-
-
-def _ones(operand: Operand, count: int = 1) -> Tensor:
-    """Kernels, or images, of ones with one channel and the operand's spatial shape."""
-    values = values_of(operand)
-    return torch.ones((count, 1, *values.shape[2:]), dtype=torch.float32, device=values.device)
 
 
 def _per_channel(bias: Operand | None, spatial: int) -> Operand | None:

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.reductions import some
-from maskgrad.kernels.smallest import any_of
+from maskgrad.kernels.invariant import is_invariant
+from maskgrad.kernels.reductions import mean_dtype, some
+from maskgrad.kernels.smallest import all_of, any_of, repeats
+from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries, Operand, filled, filler_as, mask_of, rearranged, values_of
 from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
@@ -34,8 +36,11 @@ def sum(
 def mean(
     input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Entries:
-    """Average the specified entries."""
-    dims = as_dims(dim, input.values.ndim)
+    """Average the specified entries; PyTorch does so where a mask that repeats, and is soon read, has all."""
+    dims, readable = as_dims(dim, input.values.ndim), repeats(input.mask) and can_read(input.mask)
+    if readable and dims and input.values.numel() and all_of(input.mask) and not is_invariant():
+        average = input.values.mean(dims, keepdim, dtype=mean_dtype(input.values.dtype, dtype))
+        return Entries(average, mask_of(average))
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
     return Entries(result, some(count, input.mask, dims, keepdim))
 
