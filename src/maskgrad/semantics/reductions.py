@@ -38,7 +38,7 @@ def mean(
 ) -> Entries:
     """Average the specified entries; PyTorch does so where a mask that repeats, and is soon read, has all."""
     dims, readable = as_dims(dim, input.values.ndim), repeats(input.mask) and can_read(input.mask)
-    if readable and dims and input.values.numel() and all_of(input.mask) and not is_invariant():
+    if readable and input.values.numel() and all_of(input.mask) and not is_invariant():
         average = input.values.mean(dims, keepdim, dtype=mean_dtype(input.values.dtype, dtype))
         return Entries(average, mask_of(average))
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)

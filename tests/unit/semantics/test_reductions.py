@@ -39,6 +39,17 @@ def test_no_dimension_named_is_all_of_them(dim: Any) -> None:
     assert_entries(scalar.mean(0), None)
 
 
+def test_the_mean_of_a_mask_that_repeats() -> None:
+    assert_entries(mg.masked(torch.ones(2, 3), on([1], [0])).mean(1), [1.0, None])
+    assert_entries(mg.masked(torch.ones(0, 3), on([1])[:0]).mean(0), [None] * 3)
+    with pytest.raises(RuntimeError, match="pass dtype="):
+        mg.masked(torch.ones(2, 3).long()).mean()
+    x = torch.randn(64, 1001, dtype=torch.float32)
+    with mg.use_kernels("invariant"):
+        expected, _ = mg.kernels.masked_mean(x, torch.ones(x.shape).bool(), (1,), False)
+        assert torch.equal(mg.masked(x).mean(1).filled(0.0), expected)
+
+
 def test_variance_far_from_zero_is_stable() -> None:
     assert_entries(poisoned([1e6 + 1, None, 1e6 + 3], torch.float32).var(), 2.0)
 
