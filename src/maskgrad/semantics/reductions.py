@@ -36,9 +36,10 @@ def sum(
 def mean(
     input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Entries:
-    """Average the specified entries; PyTorch does so where a mask that repeats, and is soon read, has all."""
-    dims, readable = as_dims(dim, input.values.ndim), repeats(input.mask) and can_read(input.mask)
-    if readable and input.values.numel() and all_of(input.mask) and not is_invariant():
+    """Average the specified entries; of a mask that repeats, has all, and can soon be read, PyTorch does."""
+    dims, mask = as_dims(dim, input.values.ndim), input.mask
+    known = len(dims) == mask.ndim and repeats(mask) and can_read(mask) and mask.numel()
+    if known and all_of(mask) and not is_invariant():
         average = input.values.mean(dims, keepdim, dtype=mean_dtype(input.values.dtype, dtype))
         return Entries(average, mask_of(average))
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)

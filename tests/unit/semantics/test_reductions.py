@@ -40,14 +40,12 @@ def test_no_dimension_named_is_all_of_them(dim: Any) -> None:
 
 
 def test_the_mean_of_a_mask_that_repeats() -> None:
-    assert_entries(mg.masked(torch.ones(2, 3), on([1], [0])).mean(1), [1.0, None])
-    assert_entries(mg.masked(torch.ones(0, 3), on([1])[:0]).mean(0), [None] * 3)
+    assert_entries(mg.masked(torch.tensor([[1.0], [nan]]).expand(2, 3), on([1], [0])).mean((0, 1)), 1.0)
+    assert_entries(mg.masked(torch.ones(0, 3), on([1])[:0]).mean((0, 1)), None)
     with pytest.raises(RuntimeError, match="pass dtype="):
         mg.masked(torch.ones(2, 3).long()).mean()
-    x = torch.randn(64, 1001, dtype=torch.float32)
     with mg.use_kernels("invariant"):
-        expected, _ = mg.kernels.masked_mean(x, torch.ones(x.shape).bool(), (1,), False)
-        assert torch.equal(mg.masked(x).mean(1).filled(0.0), expected)
+        assert mg.masked(torch.tensor([1e8, 1.0, -1e8, 1.0], dtype=torch.float32)).mean() == 0.5
 
 
 def test_variance_far_from_zero_is_stable() -> None:
