@@ -44,8 +44,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         groups, rule = geometry.pop("groups", 1), geometry.pop("specified", "any")
 
         def convolve(data: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
-            result: Tensor = function(data, kernel, bias, groups=groups, **geometry)
-            return result
+            return function(data, kernel, bias, groups=groups, **geometry)  # type: ignore[no-any-return]
 
         if isinstance(input, Entries) and isinstance(weight, torch.Tensor) and is_complete(input.mask):
             values = convolve(input.values, weight, bias=safe(bias))  # each window has all products
@@ -54,8 +53,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         if not values.numel():
             return Entries(values, torch.zeros_like(values, dtype=torch.bool))
         spatial = values_of(weight).ndim - 2
-        unbatched = values.ndim == spatial + 1
-        data = rearranged(input, lambda part: part.unsqueeze(0)) if unbatched else input
+        data = rearranged(input, lambda part: part.unsqueeze(0)) if values.ndim == spatial + 1 else input
         kernel = values_of(weight).shape
         outputs = kernel[1] * groups if transposed else kernel[0]
 
