@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "own_dtype(*dtypes, because): --dtype changes nothing; see tests/defaults.py"
     )
     if device := config.getoption("device"):
+        torch.backends.cudnn.allow_tf32 = False
         _Device(device).__enter__()
     if dtype := config.getoption("dtype"):
         _chosen = getattr(torch, dtype)
