@@ -118,8 +118,8 @@ def masked_logsumexp(
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
     """``exp(values - result) * grad`` where ``mask`` holds, else 0; ``result`` and ``grad`` broadcast to the values."""
     wide = torch.float32 if values.dtype in HALVES else values.dtype
-    powers = filled(values.to(wide) - result.to(wide), mask, 0).exp()
-    return filled(powers * grad.to(wide), mask, 0).to(values.dtype)
+    powers = cleared(values.to(wide) - result.to(wide), mask).exp()
+    return cleared(powers * grad.to(wide), mask).to(values.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -93,11 +93,11 @@ def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tens
     if dim:
         mean, count = masked_mean(values, mask, dim, True)
         # Corrected by the differences: the mean of equal entries is then exact, and the variance 0.
-        rest, _ = masked_mean(filled(values - mean, mask, 0), mask, dim, True)
+        rest, _ = masked_mean(cleared(values - mean, mask), mask, dim, True)
         mean = mean + rest.nan_to_num(0.0, 0.0, 0.0)
     else:
         mean, count = filled(values, mask, 0), mask.to(torch.int64)
-    return filled(values - mean, mask, 0), mean, count
+    return cleared(values - mean, mask), mean, count
 
 
 def _variance(
