@@ -28,6 +28,7 @@ def test_ties_with_what_could_be_a_filler() -> None:
     assert_entries(poisoned([nan, None, 1.0]).nanquantile(0.5), 1.0)
 
 
+@pytest.mark.own_dtype("bfloat16", "float16")
 def test_quantiles_refuse_what_torch_refuses() -> None:
     for x, q, more in (
         (poisoned([1.0], torch.float16), 0.5, {}),
