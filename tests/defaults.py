@@ -4,8 +4,8 @@ Both are PyTorch's own defaults, so that tests name neither; ``poisoned`` and ``
 operator database (``tests/laws``) take the dtype, too. What a test says itself stays. Random numbers are drawn on the
 CPU, so that they are the same everywhere. What holds on the CPU only, or in some dtypes, says so::
 
-    @pytest.mark.on_cpu("its loops")
-    @pytest.mark.own_dtype("float16", "bfloat16", because="PyTorch rounds the steps of the expected result")
+    @pytest.mark.on_cpu
+    @pytest.mark.own_dtype("float16", "bfloat16")
 
 and is run there, or in the dtype that it has without the option. Without dtypes it is so in all.
 """
@@ -25,7 +25,6 @@ __all__ = ["chosen_dtype"]
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 RANDOM = (torch.rand, torch.randn, torch.randint, torch.randperm)
 
-HALVES = ("bfloat16", "float16")
 _chosen: torch.dtype | None = None
 
 
@@ -59,10 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before the tests are imported, which make tensors then."""
     global _chosen
-    config.addinivalue_line("markers", "on_cpu(because): --device changes nothing; see tests/defaults.py")
-    config.addinivalue_line(
-        "markers", "own_dtype(*dtypes, because): --dtype changes nothing; see tests/defaults.py"
-    )
+    config.addinivalue_line("markers", "on_cpu: --device changes nothing; see tests/defaults.py")
+    config.addinivalue_line("markers", "own_dtype(*dtypes): --dtype changes nothing; see tests/defaults.py")
     if device := config.getoption("device"):
         torch.backends.cudnn.allow_tf32 = False
         _Device(device).__enter__()

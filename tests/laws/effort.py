@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from tests.defaults import chosen_dtype
 from tests.effort import is_light
 from tests.laws.any_type import operator_database
 from tests.laws.any_type.operator_database import Entry
@@ -28,7 +27,7 @@ def effort_for(own: bool) -> Effort:
 
 
 def effort_of(entry: Entry) -> Effort:
-    if entry.of is not None and entry.of == chosen_dtype(None):
+    if entry.asked:
         return effort_for(own=False)._replace(samples=OWN.samples)
     return effort_for(own=entry.of is None and entry.form == "as it comes")
 

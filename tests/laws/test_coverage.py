@@ -46,5 +46,5 @@ def test_the_committed_table_is_up_to_date() -> None:
     committed = PAGE.read()
     version = torch.__version__.partition("+")[0]
     if f"PyTorch {version}." not in committed or chosen_dtype(None):
-        pytest.skip(f"the table was made with another version than {version}, or without --dtype")
+        pytest.skip(f"the table is not of {version}, or not of --dtype")
     assert committed == table(statuses()), "write it anew with: python -m tests.laws.coverage_table"

@@ -57,9 +57,11 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         kernel = values_of(weight).shape
         outputs = kernel[1] * groups if transposed else kernel[0]
 
-        def windows(mask: Tensor) -> Tensor:
-            found = _any_entry(_in_groups(mask, groups), kernel[2:], transposed, geometry)
+        def each(found: Tensor) -> Tensor:  # of a group, for each channel of the result
             return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
+
+        def windows(mask: Tensor) -> Tensor:
+            return each(_any_entry(_in_groups(mask, groups), kernel[2:], transposed, geometry))
 
         if rule == "sequence" and isinstance(data, Entries):
             mask = _own_results(data, kernel[2:], transposed, values.shape[-spatial:], geometry)
@@ -68,7 +70,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
         mask = _any_product(data, weight, windows, convolve) | ~windows(mask_of(values_of(data)))
         if rule == "center" and isinstance(data, Entries):
-            mask = mask & _middles(data.mask, groups, kernel, mask.shape[2:], geometry)
+            mask = mask & each(_middles(data.mask, groups, kernel, mask.shape[2:], geometry))
         elif rule == "all":
             mask = mask & _all_products(data, weight, convolve)
         return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
@@ -140,7 +142,7 @@ def _middles(
         inside = (place >= 0) & (place < length)
         picked = found.index_select(2 + d, place.clamp(0, max(length - 1, 0)))
         found = picked | ~inside.reshape(-1, *(1,) * (len(sizes) - 1 - d))
-    return found if found.shape[1] == 1 else found.repeat_interleave(kernel[0] // found.shape[1], 1)
+    return found
 
 
 def _whole(mask: Tensor, values: Tensor) -> Tensor:

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.invariant import is_invariant
-from maskgrad.kernels.reductions import mean_dtype, some
-from maskgrad.kernels.smallest import all_of, any_of, repeats
-from maskgrad.mode import can_read
+from maskgrad.kernels.reductions import some
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries, Operand, filled, filler_as, mask_of, rearranged, values_of
 from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
@@ -36,12 +34,8 @@ def sum(
 def mean(
     input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Entries:
-    """Average the specified entries; of a mask that repeats, has all, and can soon be read, PyTorch does."""
-    dims, mask = as_dims(dim, input.values.ndim), input.mask
-    known = len(dims) == mask.ndim and repeats(mask) and can_read(mask) and mask.numel()
-    if known and all_of(mask) and not is_invariant():
-        average = input.values.mean(dims, keepdim, dtype=mean_dtype(input.values.dtype, dtype))
-        return Entries(average, mask_of(average))
+    """Average the specified entries."""
+    dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
     return Entries(result, some(count, input.mask, dims, keepdim))
 

@@ -117,10 +117,8 @@ def test_what_is_computed_without_gradients_belongs_to_the_step(leaks: str) -> N
 def test_gradients_that_are_returned_are_a_backward_pass(right: bool) -> None:
     """But not those of a penalty, which are a part of the loss."""
     layer, mask = nn.Linear(3, 1), MASK  # in a variable of the program
-    with (
-        mg.doctor.watch({"input": mask}) as watched,
-        torch.device("cpu"),
-    ):  # a mode, which calls functions twice
+    # under a mode, which calls functions twice
+    with mg.doctor.watch({"input": mask}) as watched, torch.device("cpu"):
         for _ in range(2):
             x = torch.ones(2, 4, 3, requires_grad=True)
             out = layer(x)[mask] if right else layer(x)
