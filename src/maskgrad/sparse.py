@@ -304,9 +304,8 @@ class _Coalesce(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Reduce], output: Tensor) -> None:
         t, ctx.reduce = inputs
-        ctx.set_materialize_grads(
-            False
-        )  # zeros would come without our split into sparse and dense dimensions
+        # zeros would come without our split into sparse and dense dimensions
+        ctx.set_materialize_grads(False)
         if ctx.reduce == "mean":
             ctx.save_for_backward(stored(t)[0], stored(output)[0])
 

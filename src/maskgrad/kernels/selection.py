@@ -37,8 +37,8 @@ from maskgrad.kernels import compiled
 from maskgrad.mode import PLAIN, TRACED, is_plain, mode
 
 __all__ = [
-    "BODIES", "Supported", "forced_body", "is_invariant", "loops_run", "reference_is_forced", "selected",
-    "use_kernels",
+    "BODIES", "Supported", "forced_body", "gradients_are_stacked", "is_invariant", "loops_run",
+    "reference_is_forced", "selected", "use_kernels",
 ]  # fmt: skip
 
 VARIABLE = "MASKGRAD_KERNELS"
@@ -104,11 +104,16 @@ def _why_not(kernel: Supported, body: str, how: str, values: Tensor, *others: Te
             return f"a tensor is a subclass, not on {device}, not strided, or a lazy view"
     if how == "transform":
         return "a transform, a forward-mode derivative or a dispatch mode is active"
-    if _is_in_dispatch(_STACKING):  # its tensors look ordinary
+    if gradients_are_stacked():
         return "gradients are batched by is_grads_batched"
     if body == "cpu":
         return "" if numba_works() else "numba cannot be used"
     return _why_not_compiled(kernel.name, values)
+
+
+def gradients_are_stacked() -> bool:
+    """Return whether gradients are batched by ``is_grads_batched``, whose tensors look ordinary."""
+    return bool(_is_in_dispatch(_STACKING))
 
 
 def _why_not_compiled(name: str, values: Tensor) -> str:

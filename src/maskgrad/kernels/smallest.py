@@ -48,15 +48,36 @@ def smallest(mask: Tensor) -> Tensor:
     return mask
 
 
+def more_than(count: Tensor, number: float) -> Tensor:
+    """``count > number``, in the smallest shape: padding that repeats along features has counts that do."""
+    few = smallest(count)
+    return count > number if few is count else (few > number).expand(count.shape)
+
+
 def intersected(a: Tensor, b: Tensor) -> Tensor:
     """``a & b``, computed and kept in the smallest shape; the same object twice costs nothing."""
     if a is b:
         return a
-    alike = a.shape == b.shape
-    if not (repeats(a) and repeats(b) if alike else repeats(a) or repeats(b)):
-        return _both(a, b)  # same shape, and one of them does not repeat: nor does the result
-    shape = a.shape if alike else torch.broadcast_shapes(a.shape, b.shape)
+    if not (repeats(a) or repeats(b)):
+        return _both(a, b)
+    if a.shape == b.shape and can_read(a, b):
+        for one, other in ((a, b), (b, a)):
+            if is_known_complete(one):
+                return other
+    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
     return _both(smallest(a), smallest(b)).expand(shape)
+
+
+def known_complete(few: Tensor, shape: torch.Size) -> Tensor:
+    """A mask expanded to a shape, from one True if it can be read and is complete: an MLP gains 4 %."""
+    if can_read(few) and all_of(few):
+        few = torch.ones((), dtype=torch.bool)
+    return few.expand(shape)
+
+
+def is_known_complete(mask: Tensor) -> bool:
+    """Return whether one True stands for all entries of a mask that may be read."""
+    return not any(mask.stride()) and mask.numel() > 0 and bool(mask.as_strided((), ()).item())
 
 
 def _both(a: Tensor, b: Tensor) -> Tensor:

@@ -22,13 +22,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable, differentiable_attention
-from maskgrad.kernels.attention.frames import (
-    framed,
-    meeting,
-    places_in_frame,
-    served_in_frame,
-    unframed,
-)
+from maskgrad.kernels.attention.frames import framed, meeting, places_in_frame, served_in_frame, unframed
 from maskgrad.kernels.attention.packed import packed_attention
 from maskgrad.kernels.attention.varlen import fits_varlen, varlen_attention
 from maskgrad.kernels.kernel import FLOATS

@@ -22,7 +22,7 @@ from maskgrad.kernels.cpu.compiler import at, compiled, flat, formula
 from maskgrad.kernels.cpu.memory import advised
 from maskgrad.kernels.cpu.partition import KEPT
 from maskgrad.kernels.cpu.threads import LIGHT, run
-from maskgrad.kernels.filling import BITS
+from maskgrad.kernels.filling import BITS, is_zero
 from maskgrad.kernels.layout import Axis, axes
 
 PIECE = 16384  # entries of a long row that make one task
@@ -47,10 +47,11 @@ def select(out: Tensor, values: Tensor, mask: Tensor, filler: float) -> None:
         way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
         assert way is not None  # without gaps, all three are one axis
     geometry, tasks = way
-    number, is_zero = _NUMBERS[out.element_size()], filler == 0 and math.copysign(1, filler) > 0
+    number = _NUMBERS[out.element_size()]
     run(
         _fill, (out.data_ptr(), number(0)), (values.data_ptr(), number(0)), flat(mask),
-        number(0 if is_zero else _bits(filler, out.dtype)), *geometry, tasks=tasks, elements=out.numel() // LIGHT,
+        number(0 if is_zero(filler) else _bits(filler, out.dtype)), *geometry,
+        tasks=tasks, elements=out.numel() // LIGHT,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.selection import is_invariant
+from maskgrad.kernels.smallest import is_known_complete
 from maskgrad.mode import can_read
 
 
@@ -23,11 +24,14 @@ def by_rows(
 ) -> Tensor:
     """``function`` of rows that are specified or masked as a whole: not filled, unless a result is not finite.
 
-    What is not finite in a row shows in each of its results: one column is enough if the weights are finite, which in
-    the backward pass meet gradients of 0. An encoder and a pooling classifier gain 15 %.
+    What is not finite in a row shows in each of its results: one column is enough. The gradient of the values is one of
+    0 times the weights, which must then be finite, too. An encoder and a pooling classifier gain 15 %.
     """
-    if can_read(values) and not is_invariant():  # what other samples hold must not choose
-        result, few = function(values), [weight for weight in weights if weight is not None]
+    if can_read(values, mask) and not is_invariant():  # what other samples hold must not choose
+        if is_known_complete(mask):
+            return function(values)
+        result, needed = function(values), values.requires_grad and torch.is_grad_enabled()
+        few = [weight for weight in weights if needed and weight is not None]
         if sum([weight.numel() for weight in few]) < result.numel():
             few.append(result.select(-1, 0))
         else:
@@ -39,10 +43,7 @@ def by_rows(
 
 def is_finite(values: Tensor) -> bool:
     """Return whether values can be read and are all finite; False if their sum overflows."""
-    return can_read(values) and adds_up_to_finite(values)
-
-
-def adds_up_to_finite(values: Tensor) -> bool:
-    """Return whether values, which may be read, are all finite; False if their sum overflows."""
+    if not can_read(values):
+        return False
     total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
     return bool(cmath.isfinite(total.item()))

@@ -27,13 +27,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.invariant import as_rows, is_invariant
 from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.segments import (
-    Rows,
-    segment_expand,
-    segment_extremum,
-    segment_sum,
-    widened,
-)
+from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_sum, widened
 from maskgrad.kernels.smallest import any_of
 from maskgrad.mode import forward_mode_is_active
 

@@ -99,9 +99,8 @@ def segment_sum(values: Tensor, rows: Rows, dtype: torch.dtype | None = None) ->
     """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, else that of the values (at least float32)."""
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
-    is_exact = values.dtype == dtype or (
-        values.is_floating_point() and dtype in (torch.float32, torch.float64)
-    )  # the loop reads without rounding
+    wider = values.is_floating_point() and dtype in (torch.float32, torch.float64)
+    is_exact = wider or values.dtype == dtype  # the loop reads without rounding
     found = sum_of_segments.fast(values, rows.pointers, rows.order, dtype) if is_exact else None
     return _added(values.to(dtype), rows.index, rows.number) if found is None else found
 

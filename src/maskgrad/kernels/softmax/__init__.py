@@ -109,12 +109,7 @@ def masked_logsumexp(
     return torch.where(present, result, -torch.inf).to(values.dtype), present
 
 
-@kernel(
-    "(Tensor grad, Tensor values, Tensor result, Tensor mask) -> Tensor",
-    FLOATS,
-    fuses=True,
-    leading=1,
-)
+@kernel("(Tensor grad, Tensor values, Tensor result, Tensor mask) -> Tensor", FLOATS, fuses=True, leading=1)
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
     """``exp(values - result) * grad`` where ``mask`` holds, else 0; ``result`` and ``grad`` broadcast to the values."""
     wide = torch.float32 if values.dtype in HALVES else values.dtype
