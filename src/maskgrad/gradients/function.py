@@ -156,7 +156,7 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
             "pattern = 'intersection' if it is elementwise, a static method pattern(*masks) otherwise, or pass "
             "x.filled(value)"
         )
-    operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
+    operands: list[Any] = [unwrap(a, []) if isinstance(a, MaskedTensor) else a for a in args]
     entry_by_entry = pattern == "intersection"
     for stored in operands:
         if isinstance(stored, StoredEntries) and entry_by_entry:

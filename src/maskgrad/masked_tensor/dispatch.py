@@ -16,14 +16,7 @@ from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.identity import MISSING, of_complete
 from maskgrad.masked_tensor.instead import instead_of, name_of
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.writing import (
-    keep_masks,
-    makes_views,
-    masked_in,
-    pattern_of_result,
-    recorded,
-    write_result,
-)
+from maskgrad.masked_tensor.writing import keep_masks, makes_views, pattern_of_result, recorded, write_result
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.autocasting import as_autocast
@@ -156,7 +149,7 @@ def call(
     given = args
     if usual is not None:
         function, args = usual, (args[1], args[0])
-    out, named = None, kwargs.values()
+    out = None
     if flag is not None and len(args) > flag:
         in_place = bool(args[flag]) or in_place
         args = (*args[:flag], False, *args[flag + 1 :])
@@ -168,13 +161,16 @@ def call(
     if kwargs:
         in_place = kwargs.get("inplace", False) or in_place
         out = kwargs.get("out")
-        kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("inplace", "out")}
     if out_of_place is not None:
         function = out_of_place
     if in_place:
         args = recorded(args, kwargs)
-    plain, body = tuple([unwrap(argument) for argument in args]), operation.body
-    stored = masked_in((*plain, *kwargs.values()), StoredEntries)
+    sources: list[MaskedTensor] = []
+    plain, body = tuple([unwrap(argument, sources) for argument in args]), operation.body
+    if kwargs:
+        kwargs = {name: unwrap(value, sources) for name, value in kwargs.items()}
+    stored = [x for x in sources if type(x._pattern) is not BooleanPattern]
     if stored:
         body = _rule_for_stored(operation, function, stored)
     if torch._C._is_any_autocast_enabled():
@@ -182,7 +178,8 @@ def call(
     result = body(function, plain, kwargs)
     if operation.number is not None:
         result = operation.number.of(result, plain, kwargs)
-    sources = masked_in((*args, *named))
+    if type(out) is masked_tensor.MaskedTensor:
+        sources.append(out)
     if torch.is_grad_enabled() and not makes_views(operation, args):
         keep_masks(sources)
     if in_place or out is not None:
@@ -195,29 +192,27 @@ def call(
     return make(*result) if type(result) is Entries else wrap(result, make)
 
 
-def _rule_for_stored(
-    operation: Operation, function: Any, operands: list[StoredEntries]
-) -> Callable[..., Any]:
-    are_jagged = [type(operand.pattern) is JaggedPattern for operand in operands]
+def _rule_for_stored(operation: Operation, function: Any, operands: list[MaskedTensor]) -> Callable[..., Any]:
+    are_jagged = [type(operand._pattern) is JaggedPattern for operand in operands]
     rule = jagged.rule_for(operation) if all(are_jagged) else listed.rule_for(operation)
-    mixed = (
-        any(are_jagged) and not all(are_jagged) and rule is not operation.body
-    )  # which accepts every layout
+    # operation.body accepts every layout
+    mixed = any(are_jagged) and not all(are_jagged) and rule is not operation.body
     if rule is None or mixed:
-        raise UnsupportedLayoutError(name_of(function), operands[0].pattern.layout)
+        raise UnsupportedLayoutError(name_of(function), operands[0].layout)
     return rule
 
 
-def unwrap(argument: Any) -> Any:
-    """Replace a MaskedTensor, or those in a sequence, by entries."""
+def unwrap(argument: Any, found: list[MaskedTensor]) -> Any:
+    """Replace a MaskedTensor, or those in a sequence, by entries; it is appended to ``found``."""
     kind = type(argument)
     if kind is masked_tensor.MaskedTensor:
+        found.append(argument)
         pattern = argument._pattern
         if type(pattern) is BooleanPattern:
             return Entries(argument._values, pattern.current)
         return StoredEntries(argument._values, pattern)
     if kind is list or kind is tuple:
-        return kind([unwrap(part) for part in argument])
+        return kind([unwrap(part, found) for part in argument])
     return argument
 
 
@@ -232,4 +227,4 @@ def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = No
     return result
 
 
-callbacks.provide(wrap, unwrap)
+callbacks.provide(wrap, lambda argument: unwrap(argument, []))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
-from maskgrad.masked_tensor.writing import masked_in, write_result
+from maskgrad.masked_tensor.writing import write_result
 from maskgrad.mode import PLAIN, mode
 
 __all__ = ["MISSING", "of_complete"]
@@ -29,9 +29,11 @@ def of_complete(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         return MISSING
     out = kwargs.get("out")
     kwargs = {name: value for name, value in kwargs.items() if name != "out"}
-    if not all(_is_complete(x) for x in masked_in((*args, *kwargs.values()))):
+    masked: list[MaskedTensor] = []
+    plain, named = _plain(args, masked), _plain(tuple(kwargs.values()), masked)
+    if not all(map(_is_complete, masked)):
         return MISSING
-    result = function(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
+    result = function(*plain, **dict(zip(kwargs, named, strict=True)))
     if out is None:
         return _specified(result)
     return write_result(out, result, function, False)
@@ -45,12 +47,13 @@ def _is_complete(x: MaskedTensor) -> bool:
     return type(mask) in PLAIN and not mask.is_meta and bool(smallest(mask).all())
 
 
-def _plain(argument: Any) -> Any:
+def _plain(argument: Any, masked: list[MaskedTensor]) -> Any:
+    """The values of a MaskedTensor, or of those in a sequence, which are appended to ``masked``."""
     if isinstance(argument, MaskedTensor):
+        masked.append(argument)
         return argument._values if stored_of(argument) is None else argument._dense()[0]
-    return (
-        type(argument)([_plain(part) for part in argument]) if type(argument) in (list, tuple) else argument
-    )
+    kind = type(argument)
+    return kind([_plain(part, masked) for part in argument]) if kind in (list, tuple) else argument
 
 
 def _specified(result: Any) -> Any:

@@ -136,7 +136,7 @@ def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
             raise UnsupportedLayoutError("assigning to entries", operand.layout, tuple(operand.shape))
     if isinstance(value, MaskedTensor):
         keep_masks((value,))
-    index, wanted, values = assigned(unwrap(self), unwrap(index), unwrap(value))
+    index, wanted, values = assigned(*(unwrap(x, []) for x in (self, index, value)))
     write_mask(self, index, wanted)
     if values is not None:
         self._values[index] = values.to(self._values.dtype) if isinstance(values, Tensor) else values

@@ -24,7 +24,7 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.stored.entries import StoredEntries, shape_of
 
 __all__ = [
-    "VIEWS_OF_NUMBERS", "keep_masks", "makes_views", "masked_in", "pattern_of_result", "recorded",
+    "VIEWS_OF_NUMBERS", "keep_masks", "makes_views", "pattern_of_result", "recorded",
     "requires_grad", "writable_mask", "write_entries", "write_mask", "write_result",
 ]  # fmt: skip
 
@@ -68,18 +68,6 @@ def pattern_of_result(
         ):
             pattern.shared_mask()
     return BooleanPattern(mask)
-
-
-def masked_in(arguments: Any, wanted: Any = MaskedTensor) -> list[Any]:
-    """Return the MaskedTensors, or what is of another type, among arguments, and in lists and tuples."""
-    found: list[Any] = []
-    for argument in arguments:
-        kind = type(argument)
-        if kind is wanted:
-            found.append(argument)
-        elif kind is list or kind is tuple:
-            found += masked_in(argument, wanted)
-    return found
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
