@@ -16,7 +16,7 @@ from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.extrema import masked_extremum, masked_position
 from maskgrad.kernels.filling import filled, masked_filling
 from maskgrad.kernels.kernel import KERNELS, explain, kernels_in_use
-from maskgrad.kernels.losses import masked_distance_gradient, masked_distance_sum
+from maskgrad.kernels.losses import masked_distance_sum
 from maskgrad.kernels.normalization import standardized
 from maskgrad.kernels.norms import masked_norm, segment_norm
 from maskgrad.kernels.prod import product, segment_product
@@ -34,13 +34,12 @@ from maskgrad.kernels.updates import update_rows_
 from maskgrad.kernels.variance import masked_variance, segment_mean, segment_variance
 
 __all__ = [
-    "KERNELS", "explain", "filled", "kernels_in_use", "masked_count", "masked_distance_gradient",
-    "masked_distance_sum", "masked_extremum", "masked_filling", "masked_logsumexp", "masked_mean",
-    "masked_norm", "masked_position", "masked_softmax", "masked_sum", "masked_variance", "merge_rows",
-    "product", "ragged_scaled_dot_product_attention", "segment_expand", "segment_extremum",
-    "segment_logsumexp", "segment_mean", "segment_norm", "segment_product", "segment_softmax",
-    "segment_sum", "segment_variance", "served_rows", "sort_rows", "standardized", "update_rows_",
-    "use_kernels",
+    "KERNELS", "explain", "filled", "kernels_in_use", "masked_count", "masked_distance_sum", "masked_extremum",
+    "masked_filling", "masked_logsumexp", "masked_mean", "masked_norm", "masked_position", "masked_softmax",
+    "masked_sum", "masked_variance", "merge_rows", "product", "ragged_scaled_dot_product_attention",
+    "segment_expand", "segment_extremum", "segment_logsumexp", "segment_mean", "segment_norm",
+    "segment_product", "segment_softmax", "segment_sum", "segment_variance", "served_rows", "sort_rows",
+    "standardized", "update_rows_", "use_kernels",
 ]  # fmt: skip
 
 for record in KERNELS.values():

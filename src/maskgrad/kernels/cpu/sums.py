@@ -1,6 +1,6 @@
 r"""Two sums at once over the specified entries: the one reduction that has loops.
 
-.. math:: \sum_i m_i\, p(x_i, y_i, c), \qquad \sum_i m_i\, q(x_i, y_i, c)
+.. math:: \sum_i m_i\, p(x_i, c), \qquad \sum_i m_i\, q(x_i, c)
 
 A family gives the formula of both terms: a mean sums entries and ones, a variance differences and their squares.
 Entries are selected, never multiplied by the mask (0 * NaN is NaN), and added in float64 (integers in int64): less
@@ -30,28 +30,21 @@ TILE = 1024  # columns reduced together: their sums stay in the first-level cach
 def sums_of_pairs(
     loops: tuple[Any, Any],
     x: Tensor,
-    y: Tensor,
     mask: Tensor,
     center: Tensor | None,
     dim: Sequence[int],
-    numbers: tuple[float, ...] = (),
     keepdim: bool = True,
     dtypes: Sequence[torch.dtype] = (torch.float64, torch.float64),
 ) -> tuple[Tensor, Tensor]:
     """The two sums of a formula of :func:`pair_loops` over ``dim``; without a ``center`` it must not use it."""
-    if y is x:
-        x = y = dense_or_copied(x.detach())
-    else:
-        x, y = dense_or_copied(x.detach()), y.detach()
-        if x.stride() != y.stride():  # both are read at the same offsets
-            x, y = x.contiguous(), y.contiguous()
+    x = dense_or_copied(x.detach())
     center = x.as_strided(x.shape, (0,) * x.ndim) if center is None else center.detach().expand(x.shape)
     tensors, part = partition((x, mask, center), dim, TILE)
     wide = torch.float64 if x.is_floating_point() else torch.int64
     sums = [part.empty(dtype if part.is_direct else wide, keepdim) for dtype in dtypes]
     memory, *others = map(flat, tensors)
     run(
-        loops[part.inner is not None], memory, flat(y), *others, *part.geometry, _scalars(x.dtype, numbers),
+        loops[part.inner is not None], memory, *others, *part.geometry, _scalars(x.dtype),
         _ZEROS[x.is_floating_point()], *map(flat, sums), tasks=part.tasks, elements=x.numel() // LIGHT,
     )  # fmt: skip
     if not part.is_direct:
@@ -66,10 +59,11 @@ def wide(x: Tensor) -> torch.dtype:
 
 
 @functools.lru_cache
-def _scalars(dtype: torch.dtype, numbers: tuple[float, ...]) -> tuple[Any, ...]:
-    """Return 0, 1 and ``numbers`` in the type that entries are computed in; int64 for integers."""
+def _scalars(dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return 0 and 1 in the type that entries are computed in; int64 for integers."""
     kind: Any = np.float32 if dtype.is_floating_point else np.int64
-    return tuple([(np.float64 if dtype == torch.float64 else kind)(value) for value in (0, 1, *numbers)])
+    kind = np.float64 if dtype == torch.float64 else kind
+    return kind(0), kind(1)
 
 
 @formula
@@ -90,15 +84,15 @@ def split_task(task: int, pieces: int, piece: int) -> tuple[int, int]:
 
 
 def pair_loops(of: Any) -> tuple[Any, Any]:
-    """Loops over rows and columns that sum both results of ``of(x, y, c, n)``; ``n`` are 0, 1 and more numbers."""
+    """Loops over rows and columns that sum both results of ``of(x, c, n)``; ``n`` are 0 and 1."""
 
     @reordered
     def rows(
-        x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
+        x: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
         inners: Any, n: Any, wide: Any, sums: Any, products: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
-        """Task t adds piece t % pieces of row t // pieces. The step of ``x`` and ``y`` is 1, of the mask 0 or 1."""
-        x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
+        """Task t adds piece t % pieces of row t // pieces. The step of ``x`` is 1, of the mask 0 or 1."""
+        x, m, c, sums, products = at(x), at(m), at(c), at(sums), at(products)
         for task in range(lo, hi):
             row, start = split_task(task, pieces, piece)
             size, center = np.uint64(min(piece, length - start)), c[row_offset(outer, row, 2)]
@@ -107,23 +101,23 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
             a, b = wide, wide
             if steps[1]:
                 for u in range(size):
-                    p, q = of(decode(x[x0 + u]), decode(y[x0 + u]), center, n)
+                    p, q = of(decode(x[x0 + u]), center, n)
                     a += p if m[m0 + u] != 0 else n[0]
                     b += q if m[m0 + u] != 0 else n[0]
             elif m[m0] != 0:
                 for u in range(size):
-                    p, q = of(decode(x[x0 + u]), decode(y[x0 + u]), center, n)
+                    p, q = of(decode(x[x0 + u]), center, n)
                     a += p
                     b += q
             sums[task], products[task] = a, b
 
     @reordered
     def columns(
-        x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
+        x: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
         inners: Any, n: Any, wide: Any, sums: Any, products: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t adds tile t % tiles of the columns, over one piece of the rows."""
-        x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
+        x, m, c, sums, products = at(x), at(m), at(c), at(sums), at(products)
         tiles = (width + TILE - 1) // TILE
         a, b, center = np.full(TILE, wide), np.full(TILE, wide), np.full(TILE, c[0])
         for task in range(lo, hi):
@@ -138,17 +132,17 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
                 xr, mr = np.uint64(x0 + r * steps[0]), np.uint64(m0 + r * steps[1])
                 if inners[1]:
                     for u in range(w):  # two loops: LLVM checks a limited number of pointer pairs for overlap
-                        p, _ = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        p, _ = of(decode(x[xr + u]), center[u], n)
                         a[u] += p if m[mr + u] != 0 else n[0]
                     for u in range(w):
-                        _, q = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        _, q = of(decode(x[xr + u]), center[u], n)
                         b[u] += q if m[mr + u] != 0 else n[0]
                 elif m[mr] != 0:
                     for u in range(w):
-                        p, _ = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        p, _ = of(decode(x[xr + u]), center[u], n)
                         a[u] += p
                     for u in range(w):
-                        _, q = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        _, q = of(decode(x[xr + u]), center[u], n)
                         b[u] += q
             base = np.uint64(task // tiles * width + first)
             for u in range(w):

@@ -21,6 +21,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.invariant import is_invariant, sum_along
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.smallest import any_of, repeats, smallest
+from maskgrad.mode import can_read
 
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
@@ -61,7 +62,8 @@ def storable(values: Tensor, dtype: torch.dtype) -> Tensor:
 def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     """The number of specified entries (int64); counted in the mask's smallest shape."""
     few = smallest(mask)
-    count = _sum(few, dim, keepdim, torch.int64)
+    every = len(dim) == mask.ndim > 0 and not keepdim and can_read(mask)
+    count = torch.count_nonzero(few) if every else _sum(few, dim, keepdim, torch.int64)
     if few is mask or not dim:
         return count
     for d in dim:

@@ -58,12 +58,12 @@ def _sum_and_count(
     if values.dtype in (torch.int8, torch.int16):
         values = values.to(torch.int32)  # float16 is passed as int16
     wide = torch.float64 if values.is_floating_point() else torch.int64
-    added, count = sums_of_pairs(_SUM, values, values, mask, None, dim, (), keepdim, (wide, torch.int64))
+    added, count = sums_of_pairs(_SUM, values, mask, None, dim, keepdim, (wide, torch.int64))
     return (added * repeats, count * repeats) if repeats > 1 else (added, count)
 
 
 @formula
-def _entry_and_one(x: Any, y: Any, c: Any, n: Any) -> Any:
+def _entry_and_one(x: Any, c: Any, n: Any) -> Any:
     return x, n[1]
 
 

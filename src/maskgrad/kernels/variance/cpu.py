@@ -37,11 +37,11 @@ def _moments(
     values: Tensor, mask: Tensor, mean: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
     center = kept(mean, values.ndim, tuple(dim), keepdim)
-    return sums_of_pairs(_MOMENTS, values, values, mask, center, dim, (), keepdim)
+    return sums_of_pairs(_MOMENTS, values, mask, center, dim, keepdim)
 
 
 @formula
-def _difference_and_square(x: Any, y: Any, mean: Any, n: Any) -> Any:
+def _difference_and_square(x: Any, mean: Any, n: Any) -> Any:
     difference = x - mean
     return difference, difference * difference
 

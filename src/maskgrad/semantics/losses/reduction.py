@@ -1,6 +1,6 @@
 """Reducing the losses of positions to a scalar, and reading the arguments for this.
 
-Losses of large tensors are computed in one pass: input, target and mask are read once, and once more for the gradient.
+Losses of a difference have a formula of their own in eager code (``kernels/losses``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
-from maskgrad.mode import TRACED, can_read, mode
+from maskgrad.kernels.invariant import is_invariant
+from maskgrad.kernels.kernel import FLOATS
+from maskgrad.mode import PLAIN, can_read, mode
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, values_of
 from maskgrad.semantics.facts import Operation, record
@@ -56,9 +58,9 @@ def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> 
     if reduction == "mean" and not (dtype.is_floating_point or dtype.is_complex):
         total.mean()  # torch refuses integers
     total, count = added_up(total, count)
-    if can_read(count) and count.item():
+    if can_read(count) and (number_of := count.item()):
         note(None)
-        total = total / count if reduction == "mean" else total
+        total = total / number_of if reduction == "mean" else total
         return total if total.dtype is dtype else total.to(dtype)
     if reduction == "mean":
         return number(Entries((total / count.clamp(min=1)).to(dtype), count.to(torch.bool)), nan)
@@ -89,14 +91,14 @@ def distance(
     input: Operand, target: Operand, reduction: str, numbers: Sequence[float] | None
 ) -> Tensor | None:
     """The sum or mean of a loss of the difference, in one pass; None where PyTorch's function computes it."""
-    # first, because the rest cannot be traced
-    if mode() in TRACED or numbers is None or reduction == "none":
+    if mode() != "eager" or numbers is None or reduction == "none" or is_invariant():
         return None
     x, t = values_of(input), values_of(target)
-    if x.shape != t.shape or x.dtype != t.dtype:
+    known = type(x) in PLAIN and type(t) in PLAIN and x.dtype in FLOATS
+    if not known or x.shape != t.shape or x.dtype is not t.dtype:
         return None
-    found = kernels.masked_distance_sum.fast(x, t, all_specified(input, target), numbers)
-    return None if found is None else summed(*found, x.dtype, reduction)
+    found = kernels.masked_distance_sum(x, t, all_specified(input, target), numbers)
+    return summed(*found, x.dtype, reduction)
 
 
 def loss_record(

@@ -43,10 +43,7 @@ from maskgrad.semantics.reductions import sum
 
 
 def each_position(
-    function: Callable[..., Tensor],
-    operands: dict[str, Operand],
-    filler: float,
-    **options: Any,
+    function: Callable[..., Tensor], operands: dict[str, Operand], filler: float, **options: Any
 ) -> Entries:
     """PyTorch's own loss of each position, with operands made safe where one of them is unspecified."""
     mask = all_specified(*operands.values())
@@ -84,7 +81,7 @@ def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
 def of_difference(
     function: Callable[..., Tensor], numbers: tuple[float, ...] | None = None, by_weight: bool = False
 ) -> Callable[..., Operand]:
-    """The rule of a loss of the difference; ``numbers`` of its loop; ``by_weight``: a mean over the weights."""
+    """The rule of a loss of the difference; ``numbers`` of its formula; ``by_weight``: a mean over the weights."""
 
     def rule(
         input: Operand, target: Operand, reduction: str, weight: Operand | None = None, **options: Any
