@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.smallest import all_of, any_of, intersected, known_complete, more_than, smallest
+from maskgrad.kernels.smallest import all_of, any_of, any_of_each, intersected, more_than, smallest
 
 ROWS = torch.tensor([True, False, True])
 
@@ -69,14 +69,10 @@ def test_of_nothing_no_entry_and_every_entry_is_specified() -> None:
 
 
 def test_a_complete_mask_is_one_true_and_leaves_the_other_as_it_is() -> None:
-    complete, mask = (
-        known_complete(torch.ones(4, 1, dtype=torch.bool), torch.Size((4, 5))),
-        torch.rand(4, 5) < 0.5,
-    )
+    complete, mask = any_of_each(torch.eye(4).bool(), (1,), torch.Size((4, 5))), torch.rand(4, 5) < 0.5
     assert smallest(complete).numel() == 1
     assert intersected(mask, complete) is intersected(complete, mask) is mask
-    partly = torch.tensor([[True], [False]])
-    assert torch.equal(known_complete(partly, torch.Size((2, 3))), partly.expand(2, 3))
-    counts = torch.tensor([[2], [0]]).expand(2, 3)
-    assert torch.equal(more_than(counts, 1), counts > 1)
-    assert more_than(counts, 1).stride(1) == 0
+    partly = any_of_each(torch.tensor([[False, True], [False, False]]), (1,), torch.Size((2, 3)))
+    assert partly.tolist() == [[True] * 3, [False] * 3]
+    assert torch.equal(more_than(partly.int(), 0), partly)
+    assert more_than(partly.int().narrow(1, 0, 1).expand(2, 3), 0).stride(1) == 0
