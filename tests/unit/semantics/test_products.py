@@ -76,3 +76,9 @@ def test_a_weight_that_is_not_finite_meets_what_is_specified_only(number: float)
     found = F.linear(mg.masked(x, mask), w)
     expected = torch.where(mask[:, None], x[:, None] * w, 0).sum(-1)
     torch.testing.assert_close(found.filled(0.0), expected, equal_nan=True)
+
+
+def test_an_infinite_weight_gives_padding_no_gradient() -> None:
+    values, weight = torch.randn(3, 2, requires_grad=True), torch.tensor([[1.0, 1.0], [1.0, inf]])
+    F.linear(mg.masked(values, torch.tensor([[True], [True], [False]]).expand(3, 2)), weight).sum().backward()
+    assert values.grad[2].tolist() == [0, 0]
