@@ -22,6 +22,7 @@ what a run tries, and how long the same command took the last time.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import time
 from collections import Counter, defaultdict
@@ -114,7 +115,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def _key(config: pytest.Config) -> str:
     """Of the same tests with the same effort, in as many processes."""
     asked = [config.getoption(name, None) for name in ("effort", "numprocesses", "keyword", "file_or_dir")]
-    return "effort/" + "-".join(map(str, asked)).replace("/", "|")
+    return f"effort/{hashlib.sha256(repr(asked).encode()).hexdigest()}"  # many paths are too long for a name
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels.smallest import more_than
+from maskgrad.kernels.reductions import some
 from maskgrad.mode import mode
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
@@ -24,7 +24,7 @@ PATTERN = "along a dimension: specified where more entries than the correction w
 
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
     variance, _, count = kernels.masked_variance(*input, dims, keepdim, correction)
-    enough = more_than(count, max(correction, 0))
+    enough = some(count, input.mask, dims, keepdim, max(correction, 0))
     # no estimate from too few entries: no 0 / 0, and no gradient, of any order
     return Entries(torch.where(enough, variance, 0), enough)
 
@@ -83,7 +83,7 @@ def var_mean(
     variance = var(input, dim, unbiased, keepdim, correction=correction)
     dims = as_dims(None if isinstance(dim, bool) else dim, input.values.ndim)
     average, count = kernels.masked_mean(*input, dims, keepdim, None)
-    return variance, Entries(average, more_than(count, 0))
+    return variance, Entries(average, some(count, input.mask, dims, keepdim))
 
 
 def std_mean(input: Entries, *args: Any, **kwargs: Any) -> tuple[Entries, Entries]:

