@@ -54,7 +54,7 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
         return a
     if not (repeats(a) or repeats(b)):
         return _both(a, b)
-    if a.shape == b.shape and can_read(a, b):
+    if a.shape == b.shape:
         for one, other in ((a, b), (b, a)):
             if is_known_complete(one):
                 return other
@@ -68,14 +68,15 @@ def any_of_each(mask: Tensor, dims: Sequence[int], shape: torch.Size) -> Tensor:
     If masks can be read and each slice has an entry, one True stands for all entries: an MLP gains 4 %.
     """
     found = reduced(smallest(mask), dims)
-    if can_read(found) and all_of(found):
+    if is_complete(found):
         found = torch.ones((), dtype=torch.bool)
     return found.expand(shape)
 
 
 def is_known_complete(mask: Tensor) -> bool:
-    """Return whether one True stands for all entries of a mask that may be read."""
-    return not any(mask.stride()) and mask.numel() > 0 and bool(mask.as_strided((), ()).item())
+    """Return whether a mask can be read, and one True stands for all its entries."""
+    one = can_read(mask) and mask.numel() > 0 and not any(mask.stride())
+    return one and bool(mask.as_strided((), ()).item())
 
 
 def _both(a: Tensor, b: Tensor) -> Tensor:
@@ -113,7 +114,9 @@ def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     return found if keepdim or not dims else found.squeeze(tuple(dims))
 
 
-def all_of(mask: Tensor) -> bool:
-    """Return whether every entry is specified, of a mask that may be read."""
+def is_complete(mask: Tensor) -> bool:
+    """Return whether a mask can be read and has only specified entries."""
+    if not can_read(mask):
+        return False
     few = smallest(mask)
     return not few.numel() or bool(few.view(torch.uint8).amin().item())

@@ -12,6 +12,7 @@ from torch.types import Number
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.instead import INSTEAD
+from maskgrad.kernels.smallest import is_known_complete
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
@@ -156,8 +157,7 @@ class MaskedTensor(Base):
         """
         values, mask = self._dense()
         if isinstance(value, (int, float)) and values.is_floating_point():
-            plain: Tensor = fill(Entries(values, mask), mask, value)
-            return plain
+            return values.clone() if is_known_complete(mask) else fill(Entries(values, mask), mask, value)
         is_tensor = isinstance(value, (Tensor, MaskedTensor))
         if isinstance(value, NO_VALUES) or (hasattr(value, "__len__") and not is_tensor):
             found = repr(value) if isinstance(value, (str, *NO_VALUES)) else type(value).__name__

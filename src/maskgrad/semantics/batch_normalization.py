@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.semantics.entries import Entries, as_entries, filled, is_complete
+from maskgrad.kernels.smallest import is_complete
+from maskgrad.semantics.entries import Entries, as_entries, filled
 from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.normalization import (
     GRADIENT,

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.entries import Entries, Operand, is_complete, mask_of, rearranged, safe, values_of
+from maskgrad.kernels.smallest import any_of, is_complete, smallest
+from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.own_sizes import blocks, own_sizes
 from maskgrad.semantics.products import NONE_AT_ALL, bias_mask, indicator, sum_of_products

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES as HALVES
-from maskgrad.kernels.smallest import all_of, intersected
-from maskgrad.mode import can_read
+from maskgrad.kernels.smallest import intersected
 
 Filler = float | int | bool
 
@@ -172,8 +171,3 @@ def specified(values: Any, mask: Tensor) -> Any:
         parts = [specified(value, mask) for value in values]
         return tuple(parts) if type(values) is tuple else type(values)(parts)
     return values
-
-
-def is_complete(mask: Tensor) -> bool:
-    """Return whether a mask can be read and has only specified entries."""
-    return can_read(mask) and all_of(mask)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.smallest import all_of, any_of, any_of_each, intersected, smallest
+from maskgrad.kernels.smallest import any_of, any_of_each, intersected, is_complete, smallest
 
 ROWS = torch.tensor([True, False, True])
 
@@ -63,9 +63,9 @@ def test_whether_any_entry_is_specified(dims: tuple[int, ...], keepdim: bool) ->
 def test_of_nothing_no_entry_and_every_entry_is_specified() -> None:
     for mask in (torch.zeros(3, 0, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool).expand(3, 4)[:, :0]):
         assert any_of(mask, (1,)).tolist() == [False] * 3
-        assert all_of(mask)
-    assert not all_of(_expanded(4, 3, 5))
-    assert all_of(torch.tensor(True).expand(100, 100))
+        assert is_complete(mask)
+    assert not is_complete(_expanded(4, 3, 5))
+    assert is_complete(torch.tensor(True).expand(100, 100))
 
 
 def test_a_complete_mask_is_one_true_and_leaves_the_other_as_it_is() -> None:

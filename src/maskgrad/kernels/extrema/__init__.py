@@ -16,8 +16,8 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import cleared, filled
 from maskgrad.kernels.kernel import HALVES, REDUCIBLE, apply_of, kernel
 from maskgrad.kernels.layout import unrepeated
-from maskgrad.kernels.smallest import all_of, any_of
-from maskgrad.mode import can_read, forward_mode_is_active, mode
+from maskgrad.kernels.smallest import any_of, is_complete
+from maskgrad.mode import forward_mode_is_active, mode
 
 #: Columns that PyTorch reduces at once.
 COLUMNS = 32
@@ -84,7 +84,7 @@ def masked_position(
     index = (safe.max if largest else safe.min)(dim, keepdim=True).indices
     # The filler wins only if all specified entries equal it: then the first of these is the position.
     is_specified = mask.gather(dim, index)
-    if not (can_read(is_specified) and all_of(is_specified)):
+    if not is_complete(is_specified):
         index = torch.where(is_specified, index, mask.to(torch.uint8).argmax(dim, keepdim=True))
     return index if keepdim else index.squeeze(dim), present
 

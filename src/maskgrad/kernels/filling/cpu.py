@@ -121,6 +121,7 @@ def _fill(
     out, values, mask = at(out), at(values), at(mask)
     o_row, v_row, m_row = fast_by
     follow = v_row == inners * steps[1] and v_row >= 0
+    same = v_row == 0 and not follow
     if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners:
         for slow in range(lo // fasts, -(-hi // fasts)):
             row = slow * fasts
@@ -131,9 +132,18 @@ def _fill(
                 while fast < last and (mask[m + fast * m_row] != 0) == known:
                     fast += 1
                 at_once = fast - start if follow or not known else 1
-                for first in range(start, fast, at_once):
+                done = start + 1 if same and known else fast
+                for first in range(start, done, at_once):
                     o0, v0, size = o + first * o_row, v + first * v_row, at_once * inners
                     _line(out, values, mask, filler, o0, v0, m + first * m_row, size, steps)
+                while (
+                    done < fast
+                ):  # copies of one row, of all that are there at once: a loop of 8 values is too short
+                    there = min(done - start, fast - done)
+                    source, target = np.uint64(o + start * o_row), np.uint64(o + done * o_row)
+                    for k in range(np.uint64(there * inners)):
+                        out[target + k] = out[source + k]
+                    done += there
     else:
         tasks = fasts * pieces
         for slow in range(lo // tasks, -(-hi // tasks)):

@@ -17,7 +17,7 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sums import pair_loops, sums_of_pairs
 from maskgrad.kernels.filling.cpu import select
 from maskgrad.kernels.layout import unrepeated
-from maskgrad.kernels.reductions import mean_dtype, some, storable, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, present, storable, sum_dtype
 
 
 def masked_count(mask: Tensor, dim: Sequence[int], keepdim: bool) -> Tensor:
@@ -31,7 +31,7 @@ def masked_sum(
     if dtype.is_complex:
         return family.masked_sum.reference(values, mask, tuple(dim), keepdim, dtype)
     added, count = _sum_and_count(values, mask, dim, keepdim, dtype)
-    return added.to(dtype), some(count, mask, dim, keepdim)
+    return added.to(dtype), present(count, mask, dim, keepdim)
 
 
 def masked_mean(

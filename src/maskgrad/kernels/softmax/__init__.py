@@ -22,8 +22,8 @@ from maskgrad.kernels.invariant import as_rows, is_invariant
 from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_softmax, segment_sum
-from maskgrad.kernels.smallest import all_of, any_of, in_rows
-from maskgrad.mode import TRACED, can_read, mode
+from maskgrad.kernels.smallest import any_of, in_rows, is_complete
+from maskgrad.mode import TRACED, mode
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
@@ -36,7 +36,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     if mode() in TRACED:
         return safe
     present = any_of(mask, dim, keepdim=True)
-    if can_read(present) and all_of(present):
+    if is_complete(present):
         return safe
     return filled(safe, present.expand(safe.shape), 0)
 

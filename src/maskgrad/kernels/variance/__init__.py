@@ -24,8 +24,8 @@ from maskgrad.kernels.invariant import is_invariant, sum_along
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept, masked_mean
 from maskgrad.kernels.segments import Rows, segment_expand, segment_sum, widened
-from maskgrad.kernels.smallest import all_of
-from maskgrad.mode import can_read, forward_mode_is_active
+from maskgrad.kernels.smallest import is_complete
+from maskgrad.mode import forward_mode_is_active
 
 
 @kernel(
@@ -83,7 +83,7 @@ def masked_variance_backward(
         deviation = wide - mean
     slope = deviation * (grad * 2 / degrees(count, correction, grad.dtype))
     enough = count > max(correction, 0)
-    if not (can_read(enough) and all_of(enough)):
+    if not is_complete(enough):
         slope = torch.where(enough, slope, 0)  # a single entry that is infinite would give 0 * (inf - inf)
     return cleared(slope, mask).to(values.dtype)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from maskgrad.kernels.smallest import is_complete
 from maskgrad.patterns.jagged import JaggedPattern
-from maskgrad.semantics.entries import Entries, as_entries, is_complete, rearranged
+from maskgrad.semantics.entries import Entries, as_entries, rearranged
 from maskgrad.semantics.jagged.rows import Call, aligned, in_frame, is_jagged, out_of_frame, padded
 from maskgrad.semantics.jagged.views import unsqueeze
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
