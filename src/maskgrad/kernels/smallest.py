@@ -69,7 +69,7 @@ def any_of_each(mask: Tensor, dims: Sequence[int], shape: torch.Size) -> Tensor:
     """
     found = reduced(smallest(mask), dims)
     if is_complete(found):
-        found = torch.ones((), dtype=torch.bool)
+        return found.as_strided(shape, (0,) * len(shape))
     return found.expand(shape)
 
 

@@ -44,5 +44,6 @@ def is_finite(values: Tensor) -> bool:
     """Return whether values can be read and are all finite; False if their sum overflows."""
     if not can_read(values):
         return False
-    total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
+    wide = torch.float32 if values.dtype in HALVES else None
+    total = values.detach().sum(dtype=wide) if values.ndim else values
     return bool(cmath.isfinite(total.item()))

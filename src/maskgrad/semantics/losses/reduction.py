@@ -62,9 +62,8 @@ def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> 
         note(None)
         total = total / number_of if reduction == "mean" else total
         return total if total.dtype is dtype else total.to(dtype)
-    if reduction == "mean":
-        return number(Entries((total / count.clamp(min=1)).to(dtype), count.to(torch.bool)), nan)
-    return number(Entries(total.to(dtype), count.to(torch.bool)), 0)
+    total, nothing = (total / count.clamp(min=1), nan) if reduction == "mean" else (total, 0)
+    return number(Entries(total.to(dtype), count.to(torch.bool)), nothing)
 
 
 def quotient(total: Entries, divisor: Tensor, dtype: torch.dtype) -> Tensor:
