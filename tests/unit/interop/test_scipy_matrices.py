@@ -65,8 +65,7 @@ def test_every_dtype_there_and_back(form: str, dtype: str) -> None:
     assert back.dtype == matrix.dtype
     assert back.nnz == 6
     assert (back.toarray() == matrix.toarray()).all()
-    again = mg.from_scipy(back)
-    assert again._pattern.mask.equal(x._pattern.mask)
+    assert mg.from_scipy(back)._pattern.mask.equal(x._pattern.mask)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -118,8 +117,7 @@ def test_vectors(form: str) -> None:
 
 def test_canonical_memory_is_shared_and_room_behind_is_not_read() -> None:
     csr = sp.csr_array((np.array([1.0, 2.0]), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 2))
-    x = mg.from_scipy(csr)
-    assert x._values.data_ptr() == csr.data.ctypes.data
+    assert mg.from_scipy(csr)._values.data_ptr() == csr.data.ctypes.data
     csr.data = np.array([1.0, 2.0, np.nan])
     csr.indices = np.array([0, 1, 77], dtype=csr.indices.dtype)
     assert_entries(mg.from_scipy(csr).to_dense(), [[1.0, None], [None, 2.0]])

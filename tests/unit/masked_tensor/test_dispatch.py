@@ -123,11 +123,3 @@ def test_a_write_of_no_value_is_refused_and_changes_nothing(name: str) -> None:
         with pytest.raises(TypeError, match=r"found (None|maskgrad.unspecified|masked); .*unspecified"):
             write(x, value)
     assert_entries(x, [[1.0, None], [3.0, 4.0]])
-
-
-def test_filled_takes_values() -> None:
-    for value in ("mean", None, mg.unspecified):
-        with pytest.raises(
-            TypeError, match=r"^value must be a number or a tensor, found .*; write x.filled\(0.\)"
-        ):
-            poisoned([1.0, None, 3.0]).filled(value)

@@ -19,6 +19,14 @@ def test_filled_with_a_number_or_with_a_tensor_that_broadcasts() -> None:
     assert gradient(x.filled(filler), filler).tolist() == [1.0, 1.0]
     for value, dtype in ((0, torch.int32), (0.5, torch.float32), (1j, torch.complex64)):  # like where
         assert poisoned([1, None], torch.int32).filled(value).dtype == dtype
+    for value in ("mean", None, mg.unspecified):
+        with pytest.raises(
+            TypeError, match=r"^value must be a number or a tensor, found .*; write x.filled\(0.\)"
+        ):
+            x.filled(value)
+    complete = mg.from_lengths(torch.ones(2, 3), torch.tensor([2, 3])).mean(1)
+    complete.filled(0.0).zero_()  # a copy, also where one True stands for all entries
+    assert complete.tolist() == [1.0, 1.0]
 
 
 def test_compressed_is_in_row_major_order() -> None:

@@ -15,6 +15,12 @@ def test_infinite_weights_without_partners() -> None:
     assert_entries(F.conv1d(poisoned([[[None, 2.0, None]]]), w), [[[2.0, inf]]])
 
 
+def test_windows_beside_and_between_the_data_are_the_bias() -> None:
+    x, w, b = poisoned([[[None]]]), leaf([[1.0, 1.0]]), leaf(3.0)
+    assert_entries(F.conv1d(x, w, b, padding=2), [[[3.0, None, None, 3.0]]])
+    assert_entries(F.conv1d(x, w, b, padding=1, dilation=2), [[[3.0]]])
+
+
 def test_fold_after_unfold_counts_the_patches() -> None:
     x = mg.masked(torch.tensor([[[[1.0, nan, 2.0]] * 3]]), torch.tensor([[[[1, 0, 1]] * 3]]).bool())
     back = F.fold(F.unfold(x, 3, padding=1), (3, 3), 3, padding=1)

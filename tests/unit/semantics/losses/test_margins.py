@@ -16,8 +16,7 @@ LABELS = torch.tensor([0, 2, 1, 2])
 def test_labels_may_be_missing_or_point_at_nothing() -> None:
     x = poisoned(SCORES, requires_grad=True)
     labels = mg.masked(torch.tensor([0, 10**9, 2, 2]), on(1, 0, 1, 1))
-    loss = F.multi_margin_loss(x, labels, reduction="none")
-    assert loss.mask.tolist() == [True, False, False, False]
+    assert F.multi_margin_loss(x, labels, reduction="none").mask.tolist() == [True, False, False, False]
     assert_entries(F.multi_margin_loss(x[0], torch.tensor(1), reduction="none"), None)
     assert_nothing(F.multi_margin_loss(x[0], torch.tensor(1)), nan, x)
     assert_nothing(F.multi_margin_loss(x[0], torch.tensor(1), reduction="sum"), 0.0, x)
