@@ -136,9 +136,7 @@ def _fill(
                 for first in range(start, done, at_once):
                     o0, v0, size = o + first * o_row, v + first * v_row, at_once * inners
                     _line(out, values, mask, filler, o0, v0, m + first * m_row, size, steps)
-                while (
-                    done < fast
-                ):  # copies of one row, of all that are there at once: a loop of 8 values is too short
+                while done < fast:  # equal rows are copied, all that are there at once: 8 values are too few
                     there = min(done - start, fast - done)
                     source, target = np.uint64(o + start * o_row), np.uint64(o + done * o_row)
                     for k in range(np.uint64(there * inners)):
