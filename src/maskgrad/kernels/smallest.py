@@ -54,11 +54,10 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
         return a
     if not (repeats(a) or repeats(b)):
         return _both(a, b)
-    if a.shape == b.shape:
-        for one, other in ((a, b), (b, a)):
-            if is_known_complete(one):
-                return other
     shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
+    for one, other in ((a, b), (b, a)):
+        if is_known_complete(one) and other.shape == shape:
+            return other
     return _both(smallest(a), smallest(b)).expand(shape)
 
 

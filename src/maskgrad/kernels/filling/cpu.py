@@ -121,7 +121,7 @@ def _fill(
     out, values, mask = at(out), at(values), at(mask)
     o_row, v_row, m_row = fast_by
     follow = v_row == inners * steps[1] and v_row >= 0
-    same = v_row == 0 and not follow
+    same = v_row == 0 and not follow and inners < 64
     if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners:
         for slow in range(lo // fasts, -(-hi // fasts)):
             row = slow * fasts
