@@ -71,8 +71,6 @@ def test_of_nothing_no_entry_and_every_entry_is_specified() -> None:
 def test_a_complete_mask_is_one_true_and_leaves_the_other_as_it_is() -> None:
     complete, mask = any_of_each(torch.eye(4).bool(), (1,), torch.Size((4, 5))), torch.rand(4, 5) < 0.5
     assert smallest(complete).numel() == 1
-    assert all(
-        intersected(*pair) is mask for pair in ((mask, complete), (complete, mask), (complete[0], mask))
-    )
+    assert all(intersected(*x) is mask for x in ((mask, complete), (complete, mask), (complete[0], mask)))
     partly = any_of_each(torch.tensor([[False, True], [False, False]]), (1,), torch.Size((2, 3)))
     assert (partly.stride(1), partly.tolist()) == (0, [[True] * 3, [False] * 3])
