@@ -24,9 +24,9 @@ def test_filled_with_a_number_or_with_a_tensor_that_broadcasts() -> None:
             TypeError, match=r"^value must be a number or a tensor, found .*; write x.filled\(0.\)"
         ):
             x.filled(value)
-    complete = mg.from_lengths(torch.ones(2, 3), torch.tensor([2, 3])).mean(1)
+    complete = mg.from_lengths(torch.ones(2, 3, 2), torch.tensor([2, 3])).mean(1)
     complete.filled(0.0).zero_()  # a copy, also where one True stands for all entries
-    assert complete.tolist() == [1.0, 1.0]
+    assert complete.tolist() == [[1.0, 1.0]] * 2
 
 
 def test_compressed_is_in_row_major_order() -> None:
