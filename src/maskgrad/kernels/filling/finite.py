@@ -30,12 +30,12 @@ def by_rows(
     if can_read(values, mask) and not is_invariant():  # what other samples hold must not choose
         if is_known_complete(mask):
             return function(values)
-        result = function(values)
-        # an infinite weight meets no gradient of 0 if the values have none
-        few = [weight for weight in weights if weight is not None and values.requires_grad]
-        plain = result.detach()
-        less = sum([weight.numel() for weight in few]) < result.numel()
-        if all(map(is_finite, [*few, plain.select(-1, 0)] if less else [plain])):
+        result, few = function(values), [weight for weight in weights if weight is not None]
+        if sum([weight.numel() for weight in few]) < result.numel():
+            few.append(result.select(-1, 0))
+        else:
+            few = [result]
+        if all(map(is_finite, few)):
             return result
     return function(filled(values, mask, filler))
 
@@ -44,6 +44,5 @@ def is_finite(values: Tensor) -> bool:
     """Return whether values can be read and are all finite; False if their sum overflows."""
     if not can_read(values):
         return False
-    wide = torch.float32 if values.dtype in HALVES else None
-    total = values.detach().sum(dtype=wide) if values.ndim else values
+    total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
     return bool(cmath.isfinite(total.item()))

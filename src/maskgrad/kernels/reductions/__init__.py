@@ -107,8 +107,8 @@ def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool, least
 def present(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool, least: float = 0) -> Tensor:
     """The same of an operator, whose strides must not depend on numbers; small if the mask repeats."""
     few, gone = number, {d % max(mask.ndim, 1) for d in dims}
-    kept = [d for d in range(mask.ndim) if keepdim or d not in gone]
-    for place, dim in enumerate(kept if repeats(mask) else ()):
+    left = [d for d in range(mask.ndim) if keepdim or d not in gone]
+    for place, dim in enumerate(left if repeats(mask) else ()):
         if dim not in gone and in_rows(mask, dim):
             few = few.narrow(place, 0, 1)
     return (few > least).expand(number.shape)
