@@ -40,7 +40,7 @@ class _Unspecified:
 UNSPECIFIED = _Unspecified()
 #: Types of what is no value to write, and the operations that could be given one.
 NO_VALUES = (type(None), _Unspecified)
-WRITING = {"where", "masked_fill", "fill", "put", "scatter", "masked_scatter"} | {
+WRITING = frozenset({"where", "masked_fill", "fill", "put", "scatter", "masked_scatter"}) | {
     f"index_{name}" for name in ("fill", "put", "copy")
 }
 #: The names of their arguments with values.

@@ -105,18 +105,22 @@ def _guard_without_ours(add: Any, self: Any, guard: Any, **options: Any) -> None
 
 
 def _is_fixed(source: Any) -> bool:
-    """Return whether a source is a module of ours, or a constant in it; those of torch may be replaced."""
-    name = ""
+    """Return whether a source is of ours, or a type, module or question about the state that ours take from torch."""
+    names = list[str]()
     while (base := getattr(source, "base", None)) is not None:
-        name, source = getattr(source, "member", ""), base
+        names, source = [*names, getattr(source, "member", "")], base
     alias = str(getattr(source, "global_name", ""))  # Dynamo's name for a module with traced functions
     if not alias.startswith(f"__import_{_NAME}"):
         return False
-    module = sys.modules.get(alias.removeprefix("__import_").replace("_dot_", "."))
-    value = getattr(module, name, None)
-    if isinstance(value, ModuleType):
-        return value.__name__.partition(".")[0] == _NAME
-    return not isinstance(value, (list, set, torch.Tensor))  # lists determine the contexts of tracing
+    owner: Any = None
+    value: Any = sys.modules.get(alias.removeprefix("__import_").replace("_dot_", "."))
+    while names and isinstance(value, ModuleType):
+        owner, value = value, getattr(value, names.pop(), None)
+    if not str(getattr(owner, "__name__", "")).startswith("torch"):
+        return not isinstance(value, (list, set, torch.Tensor))  # lists determine the contexts of tracing
+    # Functions that compute may be replaced.
+    is_constant = isinstance(value, (ModuleType, type, float, torch.dtype, torch.layout))
+    return is_constant or owner in (torch.compiler, torch._C) or value is torch.is_grad_enabled
 
 
 #: By the path within ``torch._dynamo``: the parameters, and what replaces it.
