@@ -28,7 +28,7 @@ light_run := -m pytest --effort light $(one_process_per_core)
 # Each of the many processes of the tests would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 # Several processes share the cores: threads that wait must not keep one busy.
-test test-all test-peers test-newest test-minors: export OMP_WAIT_POLICY := PASSIVE
+test test-all test-peers test-newest test-minors planted-faults: export OMP_WAIT_POLICY := PASSIVE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
