@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import runpy
+from operator import attrgetter
 from pathlib import Path
 
+import maskgrad as mg
 from tests.project_file import EXTRAS, PROJECT, ROOT
 from tests.written_out import DOCS, PAGES, with_files
 
@@ -16,13 +18,10 @@ def _names(paths: list[Path]) -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
-def test_the_pages_are_found() -> None:
-    assert len(PAGES) > 150
-
-
 def test_programs_and_their_output_stand_in_the_pages() -> None:
-    stale = [page for page in PAGES if with_files(page) != page.read_text(encoding="utf-8")]
-    assert not _names(stale), "write them anew with: python -m tests.written_out"
+    assert len(PAGES) > 150
+    stale = _names([page for page in PAGES if with_files(page) != page.read_text(encoding="utf-8")])
+    assert not stale, "write them anew with: python -m tests.written_out"
 
 
 def test_no_page_has_what_only_sphinx_knows() -> None:
@@ -35,13 +34,17 @@ def test_links_lead_to_files_of_the_repository() -> None:
     dead = []
     for page in PAGES:
         text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
-        dead += [
-            f"{page.name}: {link}"
-            for link in links
-            if not (page.parent / link).is_file() or "generated" in link
-        ]
+        links = [page.parent / link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+        dead += [f"{page.name}: {link}" for link in links if not link.is_file() or "generated" in str(link)]
     assert not dead
+
+
+def test_every_name_in_the_pages_exists() -> None:
+    for page in PAGES:
+        if page.name != "CHANGELOG.md" and page.parent.name != "decisions":
+            text = re.sub(r".*\bremoved in\b.*", "", page.read_text(encoding="utf-8"))
+            for name in re.findall(r"\bmg\.(\w+(?:\.\w+)*)", text):
+                attrgetter(name)(mg)  # an AttributeError says what is written instead
 
 
 def test_at_least_twenty_searches_are_asked_after_each_build() -> None:
@@ -55,11 +58,9 @@ def test_at_least_twenty_searches_are_asked_after_each_build() -> None:
 def test_the_published_pages_have_one_address() -> None:
     address = PROJECT["urls"]["Documentation"]
     assert f'PUBLISHED = "{address}"' in (DOCS / "plain_markdown.py").read_text(encoding="utf-8")
-    for page in PAGES:
-        for link in re.findall(r"\((https://maskgrad\.github\.io[^)]*)\)", page.read_text(encoding="utf-8")):
-            assert link == address or link.startswith(f"{address}generated/api/"), (
-                f"{page.name}: link to the file"
-            )
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for link in re.findall(r"\((https://maskgrad\.github\.io[^)]*)\)", text):
+        assert link == address or link.startswith(f"{address}generated/api/")
 
 
 def test_the_page_about_installation_names_every_extra() -> None:
