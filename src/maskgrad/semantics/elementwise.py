@@ -45,15 +45,12 @@ def elementwise(filler: float | None, looks: bool = False, scales: bool = False)
     """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        mask = intersection(args)
-        if kwargs:
-            also = intersection(kwargs.values())
-            mask = also if mask is None else mask if also is None else mask & also
+        operands = (*args, *kwargs.values()) if kwargs else args
+        mask = intersection(operands)
         if mask is None:
             return function(*args, **kwargs)
         safe = filler
         if filler is not None and not looks:
-            operands = (*args, *kwargs.values()) if kwargs else args
             how = mode()
             if how == "graph" and is_position_by_position(mask, operands):
                 args = tuple([with_gradient_at(mask, a) for a in args])
@@ -61,17 +58,19 @@ def elementwise(filler: float | None, looks: bool = False, scales: bool = False)
                 return specified(function(*args, **kwargs), mask)
             safe = None if how == "eager" and _needs_no_filling(operands, scales) else filler
         if safe is not None:
-            args = tuple([fill(a, mask, safe) for a in args])
+            twice = len(args) == 2 and _is_same(*args)  # x * x is filled once
+            args = tuple([fill(a, mask, safe) for a in (args[:1] if twice else args)]) * (1 + twice)
             kwargs = {k: fill(a, mask, safe) for k, a in kwargs.items()}
         else:
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
-        result = in_pieces(function, *args, **kwargs)
-        if len(args) == 1 and not kwargs and type(result) is torch.Tensor:
-            return Entries(result, mask)  # same shape as the operand
-        return specified(result, mask)
+        return specified(in_pieces(function, *args, **kwargs), mask)
 
     return body
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) is Entries and a.values is b.values and a.mask is b.mask
 
 
 def _needs_no_filling(operands: tuple[Any, ...], scales: bool) -> bool:

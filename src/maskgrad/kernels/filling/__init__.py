@@ -55,16 +55,21 @@ def filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     return torch.where(mask, values, filler)
 
 
-def cleared(values: Tensor, mask: Tensor) -> Tensor:
+def cleared(values: Tensor, mask: Tensor, factor: Tensor | None = None) -> Tensor:
     """0 where masked, in the memory of ``values``, which nothing else reads: fresh memory takes longer than the fill.
 
-    A step with four poolings of 16 x 128 x 256 takes 0.9 of the time. A product of the bits and the mask is exact, and
-    takes 7 µs for 65,536 values, a loop that writes where it reads 64 to 90.
+    ``factor`` multiplies what is left. A step with four poolings of 16 x 128 x 256 takes 0.9 of the time. A product of
+    the bits and the mask is exact, and takes 7 µs for 65,536 values, a loop that writes where it reads 64 to 90.
     """
+    if factor is not None:
+        alike = factor.dtype is values.dtype and not (factor.requires_grad or values.requires_grad)
+        values = values.mul_(factor) if alike and _has_bits(values, mask) else values * factor
     if values.requires_grad or not _has_bits(values, mask):
         return filled(values, mask, 0)
     bits = values.view(BITS[values.element_size()])
     if mask.ndim and not mask.stride(-1):  # as vectors: 524,288 values take 39 µs, a loop 111
+        if values.shape[-1] < 16:  # 64 x 200 x 8 values take 45 µs, as vectors 96 to 170
+            return filled(values, mask, 0)
         bits.bitwise_and_(smallest(mask).to(bits.dtype).neg_())
     else:
         bits.mul_(mask)

@@ -39,7 +39,7 @@ def masked_distance_sum(
     """
     if torch.is_grad_enabled() and (input.requires_grad or target.requires_grad):
         return _recorded(input, target, mask, numbers)  # type: ignore[no-any-return]
-    return _added(_difference(input, target, mask), numbers), _count(mask)
+    return _added(_difference(input, target, mask), numbers, False), _count(mask)
 
 
 @kernel(GRADIENT, FLOATS, least=None, fuses=True, leading=1)
@@ -59,10 +59,10 @@ def _count(mask: Tensor) -> Tensor:
     return masked_count.reference(mask, tuple(range(mask.ndim)), False)
 
 
-def _added(d: Tensor, numbers: Sequence[float]) -> Tensor:
+def _added(d: Tensor, numbers: Sequence[float], keep: bool) -> Tensor:
     q, limit, p, r = numbers
     if limit == math.inf:
-        squares = (d * d).sum()
+        squares = (d * d if keep else d.square_()).sum()
         return squares if q == 1 else squares * q
     a = d.abs()
     return (torch.where(a > limit, p * a - r, q * a * a) if q else p * a).sum()
@@ -98,7 +98,7 @@ class _DistanceSum(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
         *tensors, numbers = args
         d = _difference(*tensors)
-        output = _added(d, numbers), _count(tensors[2])
+        output = _added(d, numbers, True), _count(tensors[2])
         _save(ctx, args, output, d)
         return output
 
