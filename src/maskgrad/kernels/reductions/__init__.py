@@ -106,9 +106,11 @@ def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool, least
 
 def present(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool, least: float = 0) -> Tensor:
     """The same of an operator, whose strides must not depend on numbers; small if the mask repeats."""
+    if not repeats(mask):
+        return number > least
     few, gone = number, {d % max(mask.ndim, 1) for d in dims}
     left = [d for d in range(mask.ndim) if keepdim or d not in gone]
-    for place, dim in enumerate(left if repeats(mask) else ()):
+    for place, dim in enumerate(left):
         if dim not in gone and in_rows(mask, dim):
             few = few.narrow(place, 0, 1)
     return (few > least).expand(number.shape)
@@ -121,9 +123,7 @@ def masked_mean(
     """The mean of the specified entries, and their number; where there is none, value 0 and gradient exactly 0."""
     out = mean_dtype(values.dtype, dtype)
     # The sum of halves may overflow where the mean does not, and int64 -> float16 turns a count above 65504 into inf.
-    wide = torch.float32 if out in HALVES else out
-    if is_invariant():
-        wide = torch.promote_types(out, torch.float64)
+    wide = torch.promote_types(out, torch.float64 if is_invariant() else torch.float32)
     total = plain_sum(values if values.dtype is out else values.to(out), mask, dim, keepdim, wide)
     count = masked_count.reference(mask, dim, keepdim)
     mean = total / count.clamp_min(1)

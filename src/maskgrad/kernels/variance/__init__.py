@@ -136,8 +136,7 @@ class _Variance(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
-        values, mask, mean, count = ctx.saved_tensors
-        result = masked_variance_backward.reference(grad, values, mask, mean, count, ctx.dim, ctx.correction)
+        result = masked_variance_backward.reference(grad, *ctx.saved_tensors, ctx.dim, ctx.correction)
         return result, None, None, None
 
 
