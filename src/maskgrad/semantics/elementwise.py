@@ -70,7 +70,7 @@ def elementwise(filler: float | None, looks: bool = False, scales: bool = False)
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) is Entries and a.values is b.values and a.mask is b.mask
+    return type(a) is type(b) is Entries and a.values is b.values
 
 
 def _needs_no_filling(operands: tuple[Any, ...], scales: bool) -> bool:
