@@ -4,13 +4,14 @@
   threads. Zeros in place of masked entries, or of padding, change no sum. It takes 3 ns for each entry, ``sum`` 0.2.
 * A reduction of a dimension is that of its rows (:func:`as_rows`): jagged and padded batches compute the same.
 * A product of matrices is one of blocks of 64 (:func:`product`). BLAS libraries choose a routine by the sizes: with few
-  rows another one, which adds in another order. Among multiples of 64 each result is added over the shared dimension in
-  one order, so that zeros behind it, more rows, more matrices and more threads change nothing. That is measured, not
-  promised: the law's tests compare the bits.
+  rows another one, which adds in another order. Among multiples of 64 up to 192 each result is added over the shared
+  dimension in one order, so that zeros behind it, more rows, more matrices and more threads change nothing. That is
+  measured, not promised: the law's tests compare the bits.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ __all__ = [
 #: Rows and columns of matrices in products are multiples of it, and features, which no batch changes, of the other.
 BLOCK = 64
 FEATURES = 16
+#: MKL shares out longer sums among threads on some processors (256 on Intel's); gradients add over rows and columns.
+PART = 192
 #: Entries of an elementwise function that are computed by one call: half of what PyTorch gives to a thread.
 PIECE = 16_384
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.mv, operator.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -51,11 +54,10 @@ def as_rows(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Rows, Callable[[Ten
     """
     dims = sorted(d % x.ndim for d in dims)
     shape = [1 if d in dims else size for d, size in enumerate(x.shape)]
-    if dims != list(range(dims[0], dims[-1] + 1)):
+    first = dims[0]
+    if dims != list(range(first, dims[-1] + 1)):
         kept = [d for d in range(x.ndim) if d not in dims]
         x, first = x.permute(*kept, *dims), len(kept)
-    else:
-        first = dims[0]
     outer, inner = x.shape[:first].numel(), x.shape[first : first + len(dims)].numel()
     dense = x.shape[first + len(dims) :]
     pointers = torch.arange(outer + 1, device=x.device) * inner
@@ -72,8 +74,8 @@ def sum_along(x: Tensor, dims: Sequence[int], keepdim: bool = True) -> Tensor:
     if not (is_invariant() and dims and x.ndim and (x.is_floating_point() or x.is_complex())):
         return x.sum(tuple(dims), keepdim)
     rows, segments, placed = as_rows(x, dims)
-    wide = torch.promote_types(x.dtype, torch.float64)
-    return placed(segment_sum(rows.to(wide), segments), keepdim).to(x.dtype)
+    rows = rows.to(torch.promote_types(x.dtype, torch.float64))
+    return placed(segment_sum(rows, segments), keepdim).to(x.dtype)
 
 
 def tree_product(x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
@@ -109,8 +111,13 @@ def product(left: Tensor, right: Tensor, inner: int = BLOCK, columns: int = BLOC
         return product(left, right.unsqueeze(-1), inner).squeeze(-1)
     if right.ndim == 2 < left.ndim:  # a plain matrix, the same for all samples
         return product(left.flatten(0, -2), right, inner, columns).reshape(*left.shape[:-1], right.shape[-1])
-    found = _blocks(left, BLOCK, inner) @ _blocks(right, inner, columns)
+    high, wide = _blocks(left, BLOCK, inner).split(PART, -2), _blocks(right, inner, columns).split(PART, -1)
+    found = torch.cat([torch.cat([_added(x, y) for y in wide], -1) for x in high], -2)
     return found[..., : left.shape[-2], : right.shape[-1]]
+
+
+def _added(x: Tensor, y: Tensor) -> Tensor:
+    return functools.reduce(torch.add, map(torch.matmul, x.split(PART, -1), y.split(PART, -2)))
 
 
 def _blocks(x: Tensor, rows: int, columns: int) -> Tensor:

@@ -57,8 +57,8 @@ def elementwise(filler: float | None, looks: bool = False, scales: bool = False)
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)
             safe = None if how == "eager" and _needs_no_filling(operands, scales) else filler
-        if safe is not None:
-            twice = len(args) == 2 and _is_same(*args)  # x * x is filled once
+        if safe is not None:  # x * x is filled once
+            twice = len(args) == 2 and type(args[0]) is type(args[1]) is Entries and args[0][0] is args[1][0]
             args = tuple([fill(a, mask, safe) for a in (args[:1] if twice else args)]) * (1 + twice)
             kwargs = {k: fill(a, mask, safe) for k, a in kwargs.items()}
         else:
@@ -67,10 +67,6 @@ def elementwise(filler: float | None, looks: bool = False, scales: bool = False)
         return specified(in_pieces(function, *args, **kwargs), mask)
 
     return body
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) is Entries and a.values is b.values
 
 
 def _needs_no_filling(operands: tuple[Any, ...], scales: bool) -> bool:

@@ -49,10 +49,8 @@ def masked_variance(
     else:
         found = _Variance.apply(wide, mask, dim, correction)  # type: ignore[no-untyped-call]
     variance, mean, count = found
-    if wide.dtype is torch.float64:
-        variance, mean = (
-            part.to(torch.promote_types(values.dtype, torch.float32)) for part in (variance, mean)
-        )
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    variance, mean = variance.to(dtype), mean.to(dtype)
     if not keepdim and dim:
         variance, mean, count = variance.squeeze(dim), mean.squeeze(dim), count.squeeze(dim)
     return variance, mean, count
