@@ -68,8 +68,6 @@ def cleared(values: Tensor, mask: Tensor, factor: Tensor | None = None) -> Tenso
         return filled(values, mask, 0)
     bits = values.view(BITS[values.element_size()])
     if mask.ndim and not mask.stride(-1):  # as vectors: 524,288 values take 39 µs, a loop 111
-        if values.shape[-1] < 16:  # 64 x 200 x 8 values take 45 µs, as vectors 96 to 170
-            return filled(values, mask, 0)
         bits.bitwise_and_(smallest(mask).to(bits.dtype).neg_())
     else:
         bits.mul_(mask)
