@@ -87,6 +87,7 @@ def main() -> int:
     copied(wanted.tree)
     # as tests/conftest.py does, which comes too late here
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # a graph on disk does not know of the fault
     for name in PRELOADED:
         import_module(name)
     for number, fault in enumerate(chosen, 1):
@@ -179,8 +180,7 @@ def _in_a_fork(tree: Path, log: Path, fault: str, options: list[str]) -> int:
 
 def _light_run(tree: Path, log: Path, fault: str) -> int:
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "CI": "1", "PLANTED_FAULT": fault}
-    processes = ["--numprocesses", "auto", "--maxprocesses", "8"]
-    command = [sys.executable, "-m", "pytest", "--effort", "light", *OPTIONS, *processes]
+    command = [sys.executable, "-m", "pytest", "--effort", "light", *OPTIONS, "-n=auto", "--maxprocesses=8"]
     with log.open("w") as out:
         return subprocess.run(
             command, cwd=tree, env=environment, stdout=out, stderr=out, check=False

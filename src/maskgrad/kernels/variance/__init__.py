@@ -79,10 +79,11 @@ def masked_variance_backward(
         deviation, *_ = _deviation(wide, mask, dim)
     else:
         deviation = wide - mean
+    slope = cleared(deviation, mask, grad * 2 / degrees(count, correction, grad.dtype))
     enough = count > max(correction, 0)
     if not is_complete(enough):
-        mask = mask & enough  # a single entry that is infinite would give 0 * (inf - inf)
-    return cleared(deviation, mask, grad * 2 / degrees(count, correction, grad.dtype)).to(values.dtype)
+        slope = torch.where(enough, slope, 0)  # a single entry that is infinite would give 0 * (inf - inf)
+    return slope.to(values.dtype)
 
 
 def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
