@@ -81,7 +81,7 @@ def masked_variance_backward(
         deviation = wide - mean
     slope = cleared(deviation, mask, grad * 2 / degrees(count, correction, grad.dtype))
     enough = count > max(correction, 0)
-    if not is_complete(enough):
+    if not is_complete(enough):  # a mask intersected with it is a pass of its own in a graph
         slope = torch.where(enough, slope, 0)  # a single entry that is infinite would give 0 * (inf - inf)
     return slope.to(values.dtype)
 
